@@ -1,0 +1,168 @@
+"""A plan for people: its head, the mesh as a grid of ulysses groups, and a table of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hybridgen.cli.text import size, table
+from hybridgen.degrees import AXES
+from hybridgen.layout import Layout
+from hybridgen.plan import Plan
+from hybridgen.planner.memory import estimate, peak
+from hybridgen.strategies import registry
+from hybridgen.traffic import Message, by_strategy
+
+MAX_GRID = 12
+"""Rows or columns of a grid that is drawn whole."""
+WIDTH = 100
+
+AXIS_NOTES = {
+    "cfg": "prediction, once a step",
+    "pipefusion": "hidden state to the next stage",
+    "tp": "activations, after every matrix pair",
+    "ring": "K V, hop by hop",
+    "row": "K V (ranks of one column)",
+    "col": "Q out, partial O back (ranks of one row)",
+    "ulysses": "Q K V in, O out",
+    "vae": "halo rows, K V, pixels, at decode",
+}
+
+
+def head(plan: Plan, guidance_2: float, fps: int) -> list[str]:
+    """What will be made and how, in three lines."""
+    clip, facts, tokens = plan.clip, plan.facts, plan.tokens
+    guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
+    if plan.branches == 2 and facts.experts == 2:
+        guided += f" / {guidance_2:g}"
+    shares = f"{tokens.tokens} tokens"
+    if tokens.shards > 1:
+        shares += f" over {tokens.shards} ranks, {tokens.shard_size * tokens.patches} each"
+    heads = plan.heads[0] // plan.degrees.ulysses
+    return [
+        f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {fps} fps = {clip.frames / fps:.2f} s, "
+        f"{clip.steps} steps, {guided}, {plan.dtype}",
+        f"plan    {plan.degrees}     {ranks(plan)}     {'exact' if plan.exact else 'approximate'}",
+        f"split   {shares}; {facts.transformer.heads} heads" + (f", {heads} each" if heads != facts.transformer.heads else ""),
+    ]
+
+
+def ranks(plan: Plan) -> str:
+    return f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
+
+
+def mesh(plan: Plan) -> list[str]:
+    """The ranks as a grid: one cell is one ulysses group, one block one cfg half, stage and tp slice."""
+    layout = plan.layout
+    used = [axis for axis in plan.order if plan.degrees.size(axis) > 1]
+    if not used:
+        return []
+    sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used)
+    lines = [f"mesh: {sizes} = {ranks(plan)}, {used[-1]} fastest", ""]
+    for outer in _places(layout, ("pipefusion", "tp")):
+        blocks = [_block(layout, {**outer, **half}) for half in _places(layout, ("cfg",))]
+        together = [_beside(blocks)] if sum(len(b[0]) for b in blocks) + 4 * len(blocks) <= WIDTH else blocks
+        for block in together:
+            lines += [*block, ""]
+    return lines
+
+
+def _places(layout: Layout, axes: Iterable[str]) -> Iterator[dict[str, int]]:
+    places: list[dict[str, int]] = [{}]
+    for axis in axes:
+        places = [{**p, axis: i} for p in places for i in range(layout.degrees.size(axis))]
+    yield from places
+
+
+def _block(layout: Layout, outer: dict[str, int]) -> list[str]:
+    """One grid, all lines equally wide."""
+    degrees = layout.degrees
+    down, across = ("row", "col") if degrees.ring == 1 else ("row", "ring")
+    rows, cols = _shown(degrees.size(down)), _shown(degrees.size(across))
+    title = ", ".join(
+        f"{axis} {i}" + (f": {('with prompt', 'without')[i]}" if axis == "cfg" else "")
+        for axis, i in outer.items()
+        if degrees.size(axis) > 1
+    )
+    cells = [[_cell(layout, {**outer, down: r, across: c}) for c in cols] for r in rows]
+    label = [f"{down} {r}" if degrees.size(down) > 1 else "" for r in rows]
+    top = [f"{across} {c}" if degrees.size(across) > 1 else "" for c in cols]
+    width = max(len(text) for line in [top, *cells] for text in line)
+    side = max(map(len, label))
+    lines = [" " * side + "".join(f"  {text:<{width}}" for text in top)] if any(top) else []
+    lines += [f"{name:<{side}}" + "".join(f"  {text:<{width}}" for text in line) for name, line in zip(label, cells, strict=True)]
+    hidden = degrees.size(down) * degrees.size(across) - len(rows) * len(cols)
+    if hidden:
+        lines.append(f"{'':<{side}}  ... {hidden} more groups by the same rule")
+    lines.insert(0, " " * side + "  " + title)
+    wide = max(map(len, lines))
+    return [line.ljust(wide) for line in lines]
+
+
+def _shown(count: int) -> list[int]:
+    return list(range(count)) if count <= MAX_GRID else [0, 1, count - 1]
+
+
+def _cell(layout: Layout, place: dict[str, int]) -> str:
+    """The ranks of one ulysses group, as a range where they follow each other."""
+    group = layout.group(layout.rank(place), ["ulysses"])
+    digits = len(str(layout.world_size - 1))
+    if len(group) == 1:
+        return f"{group[0]:>{digits}}"
+    stride = layout.stride("ulysses")
+    text = f"{group[0]:>{digits}}-{group[-1]:>{digits}}"
+    return text if stride == 1 else f"{text}/{stride}"
+
+
+def _beside(blocks: list[list[str]]) -> list[str]:
+    return ["    ".join(lines).rstrip() for lines in zip(*blocks, strict=True)]
+
+
+def axes(plan: Plan) -> list[str]:
+    """Every axis in use: its size, an example, what it exchanges and how much a rank sends."""
+    layout, rank = plan.layout, busiest(plan)
+    messages = registry.traffic(plan, rank)
+    rows = []
+    for axis in reversed(AXES):
+        if plan.degrees.size(axis) > 1:
+            example = layout.group(0, [axis])
+            rows.append(_axis_row(plan, axis, plan.degrees.size(axis), example, messages))
+    if plan.degrees.vae > 1:
+        rows.append(_axis_row(plan, "vae", plan.degrees.vae, layout.vae_ranks(), messages))
+    if not rows:
+        return []
+    return table(("axis", "ranks of a group", "exchanges", "size", "sends / step", "sends / clip"), rows, left=3)
+
+
+def _axis_row(plan: Plan, axis: str, count: int, example: list[int], messages: list[Message]) -> list[str]:
+    total = sum(m.total for m in messages if m.axis == axis)
+    shown = " ".join(map(str, example)) if len(example) <= 6 else f"{example[0]} {example[1]} .. {example[-1]}"
+    step = "at the end" if axis == "vae" else size(total / plan.clip.steps)
+    return [axis, shown, AXIS_NOTES[axis], str(count), step, size(total)]
+
+
+def busiest(plan: Plan) -> int:
+    """A rank that sends no less than others in the denoising: the first of the last stage."""
+    return plan.layout.rank({"pipefusion": 0})
+
+
+def sends(plan: Plan) -> list[str]:
+    """Per strategy, what rank 0 sends in the whole clip."""
+    totals = by_strategy(registry.traffic(plan, busiest(plan)))
+    if not totals:
+        return []
+    return ["rank 0 sends  " + ", ".join(f"{name} {size(n)}" for name, n in totals.items())]
+
+
+def memory(plan: Plan) -> list[str]:
+    """The estimate for rank 0."""
+    parts = ", ".join(f"{name} {size(n)}" for name, n in estimate(plan).items())
+    return [f"memory of rank 0, estimated: peak {size(peak(plan))} ({parts})"]
+
+
+def whole(plan: Plan, guidance_2: float, fps: int) -> list[str]:
+    """Everything that --dry-run shows."""
+    lines = head(plan, guidance_2, fps)
+    for part in (mesh(plan), axes(plan), sends(plan) + memory(plan)):
+        if part:
+            lines += ["", *part] if lines[-1] else part
+    return lines

@@ -1,0 +1,77 @@
+"""Flags made from the recipe's fields, so that flag, YAML key and field are one list."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Optional
+
+import typer
+
+from hybridgen import recipe
+
+PANELS = {"": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
+
+PEERS = {
+    "--ulysses_degree": ("xDiT", "--ulysses"),
+    "--ulysses-degree": ("vLLM-Omni and SGLang", "--ulysses"),
+    "--ulysses_size": ("Wan", "--ulysses"),
+    "--ring_degree": ("xDiT", "--ring"),
+    "--ring-degree": ("vLLM-Omni and SGLang", "--ring"),
+    "--ring_size": ("Wan", "--ring"),
+    "--sp-degree": ("SGLang", "--usp"),
+    "--cfg-parallel-size": ("vLLM-Omni and SGLang", "--cfg"),
+    "--use_cfg_parallel": ("xDiT", "--cfg 2"),
+    "--enable-cfg-parallel": ("SGLang", "--cfg 2"),
+    "--tensor_parallel_degree": ("xDiT", "--tp"),
+    "--tensor-parallel-size": ("vLLM-Omni", "--tp"),
+    "--tp-size": ("SGLang", "--tp"),
+    "--pipefusion_parallel_degree": ("xDiT", "--pipefusion"),
+    "--num_pipeline_patch": ("xDiT", "--patches"),
+    "--warmup_steps": ("xDiT", "--warmup"),
+    "--vae_parallel_size": ("xDiT", "--vae"),
+    "--use_parallel_vae": ("xDiT", "--vae"),
+    "--vae-patch-parallel-size": ("vLLM-Omni", "--vae"),
+    "--num_inference_steps": ("xDiT", "--steps"),
+    "--num_frames": ("xDiT", "--frames"),
+    "--guidance_scale": ("xDiT", "--guidance"),
+    "--output": ("other tools", "--out"),
+}
+"""Other engines' spellings of flags that exist here: engine, flag."""
+
+TYPES: dict[str, Any] = {
+    "Optional[int]": Optional[int],
+    "Optional[float]": Optional[float],
+    "Optional[str]": Optional[str],
+    "Optional[list[str]]": Optional[str],
+}
+
+
+def with_recipe_flags(sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a verb that takes **flags the flags of these sections of a recipe, before its own parameters."""
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        own = inspect.signature(verb, eval_str=True).parameters.values()
+        params = [_parameter(s, name, item) for s, name, item in recipe.options() if s in sections]
+        kinds = inspect.Parameter
+        params += [p.replace(kind=kinds.KEYWORD_ONLY) for p in own if p.kind is not kinds.VAR_KEYWORD]
+        verb.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+        verb.__annotations__ = {p.name: p.annotation for p in params}
+        return verb
+
+    return decorate
+
+
+def _parameter(section: str, name: str, item: Any) -> inspect.Parameter:
+    about = item.metadata
+    flags = about["flags"] or (f"--{name.replace('_', '-')}",)
+    info = typer.Option(*flags, help=about["help"], metavar=about["metavar"], rich_help_panel=PANELS[section])
+    kind = TYPES[str(item.type)]
+    annotation = Annotated[kind, info]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def as_fields(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flag values as recipe fields: a mesh order is a list."""
+    order = flags.get("order")
+    return {**flags, "order": order.split(",") if order is not None else None}

@@ -1,0 +1,104 @@
+"""hybridgen run: make a clip."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from hybridgen.cli import draw, text
+from hybridgen.cli.options import as_fields, with_recipe_flags
+from hybridgen.errors import RequestError
+from hybridgen.recipe import compose
+from hybridgen.request import Outputs, prepare, repeat_command
+from hybridgen.resolve import guidance_of, resolve
+
+EXAMPLES = (
+    'Examples: hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 | '
+    "hybridgen run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run | "
+    'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
+)
+OUTPUT = "Output"
+
+
+@with_recipe_flags()
+def run(
+    out: Annotated[Optional[Path], typer.Option("--out", "-o", help="Video file.", metavar="FILE.mp4", rich_help_panel=OUTPUT)] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace files that exist.", rich_help_panel=OUTPUT)] = False,
+    latents: Annotated[Optional[Path], typer.Option(help="Keep the final latents.", metavar="FILE.safetensors", rich_help_panel=OUTPUT)] = None,
+    report: Annotated[Optional[Path], typer.Option(help="Timings, traffic and memory as JSON.", metavar="FILE.json", rich_help_panel=OUTPUT)] = None,
+    preview: Annotated[Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)] = None,
+    gpus: Annotated[Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N", min=1)] = None,
+    recipe: Annotated[Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")] = None,
+    settings: Annotated[Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan, mesh and traffic; start nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the path and nothing else.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show mesh and traffic before the run.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failed rank.")] = False,
+    **flags: Any,
+) -> None:
+    """Make a clip from a prompt, spread over ranks as the degrees say.
+
+    The path of the video goes to stdout, everything else to stderr.
+    """
+    chosen = compose(recipe, settings or [], as_fields(flags))
+    plan = resolve(chosen, gpus)
+    _, guidance_2 = guidance_of(chosen.request, plan.facts)
+    fps = chosen.request.fps or plan.facts.defaults.fps
+    if dry_run:
+        text.answer(*draw.whole(plan, guidance_2, fps))
+        return
+    if not quiet:
+        text.say(*(draw.whole if verbose else draw.head)(plan, guidance_2, fps))
+    if not chosen.request.prompt:
+        raise _prompt_missing(plan.world_size)
+    outputs = Outputs(out, latents, report, preview, overwrite)
+    job = prepare(chosen, plan, outputs, quiet)
+    if not quiet:
+        text.say(f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
+    from hybridgen.runtime.launch import launch
+
+    result = launch(job)
+    if result is None:  # a rank of a job that another launcher started, and not the first
+        return
+    if report is not None:
+        from hybridgen.runtime.worker import write_report
+
+        write_report(result, report)
+    if not quiet:
+        text.say(*summary(result, repeat_command(chosen, job)))
+    text.answer(str(job.output))
+
+
+def _prompt_missing(world: int) -> RequestError:
+    command = shlex.join(["hybridgen", *sys.argv[1:]])
+    return RequestError(
+        "prompt-missing",
+        f"--prompt is missing; the plan is legal ({world} ranks), say what the clip shows",
+        tries=[f'{command} -p "a lighthouse in a storm"'],
+    )
+
+
+def summary(report: dict[str, Any], command: str) -> list[str]:
+    """Times, bytes, memory and the command that repeats the clip."""
+    times = report["timings_s"]
+    stages = [stage for stage in ("load", "encode", "denoise", "decode", "write", "total")]
+    sent = _most(report["traffic_bytes"])
+    memory = report["peak_memory_bytes"]
+    lines = ["", "  ".join(f"{stage} {times[stage]:.1f} s" for stage in stages)]
+    if sent:
+        lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
+    lines.append(f"memory  peak {text.size(max(memory))} on rank {memory.index(max(memory))}, least {text.size(min(memory))}")
+    lines.append(f"repeat  {command}")
+    return lines
+
+
+def _most(ranks: list[dict[str, int]]) -> dict[str, int]:
+    """Per strategy, what the rank sent that sent most of it."""
+    names = sorted({name for rank in ranks for name in rank})
+    most = {name: max(rank.get(name, 0) for rank in ranks) for name in names}
+    return {name: n for name, n in most.items() if n}
+

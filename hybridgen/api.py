@@ -1,0 +1,50 @@
+"""hybridgen from Python: the same request as on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hybridgen.recipe import compose
+from hybridgen.request import Outputs, prepare
+from hybridgen.resolve import resolve
+
+
+def generate(
+    prompt: str,
+    out: str | Path | None = None,
+    *,
+    recipe: str | Path | None = None,
+    gpus: int | None = None,
+    latents: str | Path | None = None,
+    preview: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Make a clip; the report as `hybridgen run --report` writes it, with the video's path under "output".
+
+    `options` are the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20.
+    Ranks are new processes, so a script needs the usual `if __name__ == "__main__":`.
+
+    Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
+    option.
+    """
+    from hybridgen.recipe import options as known
+
+    names = {name for _, name, _ in known()}
+    if unknown := sorted(options.keys() - names):
+        raise TypeError(f"generate() has no option {unknown[0]}; options are: {', '.join(sorted(names))}")
+    chosen = compose(Path(recipe) if recipe else None, [], {**options, "prompt": prompt})
+    plan = resolve(chosen, gpus)
+
+    def path(name: str | Path | None) -> Path | None:
+        return None if name is None else Path(name)
+
+    outputs = Outputs(path(out), path(latents), None, path(preview), overwrite)
+    from hybridgen.runtime.launch import launch
+
+    # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
+    report = launch(prepare(chosen, plan, outputs, quiet), start_method="forkserver")
+    assert report is not None
+    return report

@@ -1,0 +1,92 @@
+"""The degree of every parallel axis. Pure arithmetic, no torch, no process group."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from hybridgen.errors import RequestError
+
+AXES = ("cfg", "pipefusion", "tp", "ring", "row", "col", "ulysses")
+"""Axes of the mesh in their default order, slowest first."""
+
+SEQUENCE_AXES = ("ring", "row", "col", "ulysses")
+"""Axes that share the token sequence, most significant digit of the sequence index first."""
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """How many ranks each strategy uses. The VAE's width is laid over the other ranks and multiplies nothing."""
+
+    cfg: int = 1
+    pipefusion: int = 1
+    tp: int = 1
+    ring: int = 1
+    attn2d: tuple[int, int] = (1, 1)
+    ulysses: int = 1
+    vae: int = 1
+
+    @property
+    def cp(self) -> int:
+        """Ranks among which K/V is exchanged: ring, or rows x cols of attention2d."""
+        return self.ring * self.attn2d[0] * self.attn2d[1]
+
+    @property
+    def sequence(self) -> int:
+        """Ranks that share the token sequence."""
+        return self.cp * self.ulysses
+
+    @property
+    def world(self) -> int:
+        return self.cfg * self.pipefusion * self.tp * self.sequence
+
+    def size(self, axis: str) -> int:
+        """Size of a mesh axis (one of AXES)."""
+        if axis in ("row", "col"):
+            return self.attn2d[("row", "col").index(axis)]
+        return int(getattr(self, axis))
+
+    def named(self) -> dict[str, str]:
+        """The degrees that are not 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""
+        values = {
+            "cfg": self.cfg,
+            "pipefusion": self.pipefusion,
+            "tp": self.tp,
+            "ring": self.ring,
+            "attn2d": self.attn2d,
+            "ulysses": self.ulysses,
+            "vae": self.vae,
+        }
+        text = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
+        return {name: v for name, v in text.items() if v not in ("1", "1x1")}
+
+    def flags(self) -> str:
+        """The same as command-line flags: "--cfg 2 --attn2d 3x3"."""
+        return " ".join(f"--{name} {value}" for name, value in self.named().items())
+
+    def __str__(self) -> str:
+        """Short name of the plan: "cfg2 ulysses4 attn2d3x3 vae8"; "one rank" when nothing is split."""
+        order = ("cfg", "pipefusion", "tp", "ulysses", "ring", "attn2d", "vae")
+        named = self.named()
+        return " ".join(f"{name}{named[name]}" for name in order if name in named) or "one rank"
+
+
+def parse_pair(flag: str, text: str, meaning: str) -> tuple[int, int]:
+    """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two positive integers."""
+    match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*", text)
+    pair = (int(match[1]), int(match[2])) if match else (0, 0)
+    if min(pair) < 1:
+        raise RequestError("degree-format", f"{flag} {text} is not {meaning}; write it as in {flag} 3x2")
+    return pair
+
+
+def divisors(n: int) -> list[int]:
+    """All positive divisors of n, ascending."""
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*low, *(n // d for d in low)})
+
+
+def nearest(value: int, legal: list[int], count: int = 2) -> list[int]:
+    """The `count` legal values nearest to `value`, in ascending order (ties: the smaller first)."""
+    return sorted(sorted(legal, key=lambda x: (abs(x - value), x))[:count])

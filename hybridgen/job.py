@@ -1,0 +1,137 @@
+"""A job: a plan and everything else a rank needs to make one clip. Plain data, sent to every rank. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hybridgen.plan import Plan
+from hybridgen.runtime.kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Job:
+    """One clip to be made."""
+
+    plan: Plan
+    kernel: Kernel
+    device: str
+    """"cuda" or "cpu"."""
+    prompt: str
+    negative_prompt: str
+    guidance: float
+    guidance_2: float
+    seed: int
+    fps: int
+    output: Path
+    latents_file: Path
+    """Where the final latents are written before decoding."""
+    keep_latents: bool = False
+    preview: Path | None = None
+    quiet: bool = False
+    threads: int = 1
+    """CPU threads of a rank."""
+
+    def local_rank(self, rank: int, devices: int) -> int:
+        """Which of this machine's devices a rank uses."""
+        for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+            if name in os.environ and self.plan.world_size > 1:
+                return int(os.environ[name]) % devices
+        return rank % devices
+
+    def request(self) -> dict[str, Any]:
+        """What was asked for, as data."""
+        clip = self.plan.clip
+        return {
+            "model": self.plan.facts.name,
+            "prompt": self.prompt,
+            "negative_prompt": self.negative_prompt,
+            "size": f"{clip.width}x{clip.height}",
+            "frames": clip.frames,
+            "steps": clip.steps,
+            "guidance": self.guidance,
+            "guidance_2": self.guidance_2,
+            "seed": self.seed,
+            "fps": self.fps,
+            "dtype": self.plan.dtype,
+            "attention": self.kernel.name,
+            "device": self.device,
+        }
+
+    def plan_data(self) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "config": str(plan.degrees),
+            "degrees": degrees_data(plan),
+            "order": list(plan.order),
+            "world_size": plan.world_size,
+            "exact": plan.exact,
+        }
+
+    def report(
+        self, seconds: dict[str, float], steps: list[float], ranks: list[dict[str, Any]], digest: str
+    ) -> dict[str, Any]:
+        """What happened, as data: the content of --report."""
+        stages = ("load", "encode", "denoise", "decode", "write", "total")
+        timings: dict[str, Any] = {stage: round(seconds.get(stage, 0.0), 4) for stage in stages}
+        timings["steps"] = [round(s, 5) for s in steps]
+        return {
+            "plan": self.plan_data(),
+            "request": self.request(),
+            "timings_s": timings,
+            "traffic_bytes": [rank["traffic"] for rank in ranks],
+            "peak_memory_bytes": [rank["memory"] for rank in ranks],
+            "versions": versions(),
+            "seed": self.seed,
+            "output": str(self.output),
+            "latents_sha256": digest,
+        }
+
+    def tags(self, digest: str) -> dict[str, str]:
+        """What the video says about itself; no time, host or path, so that equal clips are equal files."""
+        about = {
+            "schema": 1,
+            "request": self.request(),
+            "plan": self.plan_data(),
+            "versions": versions(),
+            "latents_sha256": digest,
+        }
+        made = f"AI-generated with {self.plan.facts.name}, hybridgen {versions()['hybridgen']}"
+        return {
+            "title": self.prompt[:80],
+            "description": f"{self.prompt} ({made})",
+            "comment": json.dumps(about, separators=(",", ":")),
+        }
+
+
+def degrees_data(plan: Plan) -> dict[str, Any]:
+    """The degrees under their names in JSON."""
+    d = plan.degrees
+    return {
+        "cfg": d.cfg,
+        "pipefusion": d.pipefusion,
+        "tp": d.tp,
+        "ring": d.ring,
+        "attn2d": list(d.attn2d),
+        "ulysses": d.ulysses,
+        "vae": d.vae,
+    }
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Versions of what makes the numbers."""
+    found = {"python": platform.python_version()}
+    for package in ("hybridgen", "torch", "diffusers", "transformers", "safetensors", "flash-attn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    found.setdefault("hybridgen", "source")
+    return found

@@ -1,0 +1,1 @@
+"""Models: facts as data, and adapters that take their pipelines apart."""

@@ -1,0 +1,137 @@
+"""What a checkpoint is, as data: enough to plan for it without loading it. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TransformerFacts:
+    """One denoising transformer. Sizes in channels, tokens or layers."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    ffn: int
+    text_dim: int
+    kv_heads: int = 0
+    """Key/value heads; 0 means as many as query heads."""
+    in_channels: int = 16
+    out_channels: int = 16
+    patch: tuple[int, int, int] = (1, 2, 2)
+    freq_dim: int = 256
+    cross_attention: bool = True
+
+    @property
+    def hidden(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key_heads(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def patch_channels(self) -> int:
+        """Channels of one token of latent, input side."""
+        return self.in_channels * math.prod(self.patch)
+
+    @property
+    def prediction_channels(self) -> int:
+        """Channels of one token of prediction."""
+        return self.out_channels * math.prod(self.patch)
+
+    @property
+    def block_params(self) -> int:
+        """Parameters of one Wan block (diffusers WanTransformerBlock; checked against it in tests)."""
+        d = self.hidden
+        attention = 4 * (d * d + d) + 2 * d
+        return 2 * attention + 2 * d * self.ffn + self.ffn + d + 2 * d + 6 * d
+
+    @property
+    def params(self) -> int:
+        """Parameters of the whole transformer."""
+        d = self.hidden
+        embed = self.patch_channels * d + d
+        time = self.freq_dim * d + d + d * d + d + 6 * d * d + 6 * d
+        text = self.text_dim * d + d + d * d + d
+        head = d * self.prediction_channels + self.prediction_channels + 2 * d
+        return embed + time + text + head + self.layers * self.block_params
+
+
+@dataclass(frozen=True)
+class VaeFacts:
+    """The video autoencoder. Strides in pixels or frames per latent cell."""
+
+    base_dim: int = 96
+    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
+    res_blocks: int = 2
+    latent_channels: int = 16
+    stride_space: int = 8
+    stride_time: int = 4
+    params: int = 127_000_000
+    time_upsample: tuple[bool, ...] = (True, True, False)
+    """Which of the decoder's upsamplers doubles the frames as well."""
+    residual: bool = False
+    """Wan 2.2's residual layout (another decoder graph than Wan 2.1's)."""
+    patch: int = 1
+    """Pixels per side that the outermost layer folds into channels."""
+
+
+@dataclass(frozen=True)
+class RequestDefaults:
+    """What is generated when nothing is said. Guidance above 1 runs a second branch."""
+
+    width: int = 1280
+    height: int = 720
+    frames: int = 81
+    steps: int = 40
+    guidance: float = 5.0
+    guidance_2: float | None = None
+    fps: int = 16
+    negative_prompt: str = ""
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model as the planner sees it."""
+
+    name: str
+    family: str
+    source: str
+    """Hub id or local folder that from_pretrained reads."""
+    transformer: TransformerFacts
+    vae: VaeFacts = field(default_factory=VaeFacts)
+    experts: int = 1
+    boundary: float | None = None
+    """Noise level at which the second expert takes over (share of the training timesteps)."""
+    text_tokens: int = 512
+    text_params: int = 5_680_000_000
+    defaults: RequestDefaults = field(default_factory=RequestDefaults)
+    aliases: tuple[str, ...] = ()
+    licence: str = ""
+    origin: str = ""
+    """Where these facts were read."""
+
+    @property
+    def size_multiple(self) -> tuple[int, int]:
+        """Width and height must be multiples of these many pixels."""
+        _, patch_h, patch_w = self.transformer.patch
+        return self.vae.stride_space * patch_w, self.vae.stride_space * patch_h
+
+    def latent_shape(self, width: int, height: int, frames: int) -> tuple[int, int, int, int]:
+        """(channels, frames, rows, columns) of the latents of a clip, sizes in pixels and frames."""
+        vae = self.vae
+        return (
+            vae.latent_channels,
+            (frames - 1) // vae.stride_time + 1,
+            height // vae.stride_space,
+            width // vae.stride_space,
+        )
+
+    def token_count(self, width: int, height: int, frames: int) -> int:
+        """Tokens the transformer sees for a clip."""
+        _, t, h, w = self.latent_shape(width, height, frames)
+        p_t, p_h, p_w = self.transformer.patch
+        return (t // p_t) * (h // p_h) * (w // p_w)

@@ -1,0 +1,1 @@
+"""What can be planned without torch or a GPU."""

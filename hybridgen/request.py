@@ -1,0 +1,159 @@
+"""From a checked plan to a job: prompt, seed, files, device and kernel. Refuses what this machine cannot do."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridgen.errors import RequestError
+from hybridgen.job import Job
+from hybridgen.plan import Plan
+from hybridgen.planner.memory import peak
+from hybridgen.recipe import Recipe, options
+from hybridgen.resolve import guidance_of
+from hybridgen.runtime.kernels import select
+from hybridgen.strategies import registry
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files that a run may write; None means not asked for (the video then gets a name)."""
+
+    video: Path | None = None
+    latents: Path | None = None
+    report: Path | None = None
+    preview: Path | None = None
+    overwrite: bool = False
+
+
+def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -> Job:
+    """Everything a rank needs. Raises RequestError before anything starts."""
+    _refuse_what_does_not_run(plan)
+    request = recipe.request
+    assert request.prompt
+    seed = secrets.randbelow(2**32) if request.seed is None else request.seed
+    video = outputs.video or default_name(request.prompt, seed)
+    _check_outputs(outputs)
+    device = device_of(recipe.runtime.device)
+    merged = plan.degrees.cp > 1
+    kernel = select(plan.attention, device, plan.dtype, plan.facts.transformer.head_dim, merged)
+    _check_machine(plan, device)
+    guidance, guidance_2 = guidance_of(request, plan.facts)
+    negative = plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
+    return Job(
+        plan=plan,
+        kernel=kernel,
+        device=device,
+        prompt=request.prompt,
+        negative_prompt=negative,
+        guidance=guidance,
+        guidance_2=guidance_2,
+        seed=seed,
+        fps=request.fps or plan.facts.defaults.fps,
+        output=video,
+        latents_file=outputs.latents or video.with_suffix(".latents.safetensors"),
+        keep_latents=outputs.latents is not None,
+        preview=outputs.preview,
+        quiet=quiet,
+        threads=max(1, (os.cpu_count() or 1) // plan.world_size),
+    )
+
+
+def _refuse_what_does_not_run(plan: Plan) -> None:
+    for strategy in registry.active(plan):
+        if not strategy.runs:
+            raise RequestError(
+                "not-run-yet",
+                f"{strategy.flag} {strategy.degree(plan)}: {strategy.name} can be planned but not run in this version",
+                tries=[f"hybridgen run --model {plan.facts.name} --gpus {plan.world_size} --dry-run"],
+            )
+
+
+def default_name(prompt: str, seed: int) -> Path:
+    """A file name from prompt and seed, with a counter if it is taken."""
+    slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
+    path, count = Path(f"{slug or 'clip'}-s{seed}.mp4"), 1
+    while path.exists():
+        count += 1
+        path = Path(f"{slug or 'clip'}-s{seed}-{count}.mp4")
+    return path
+
+
+def _check_outputs(outputs: Outputs) -> None:
+    """Folders exist, endings are known, and nothing is overwritten unasked."""
+    endings = {"--out": ".mp4", "--latents": ".safetensors", "--report": ".json", "--preview": ".png"}
+    files = (outputs.video, outputs.latents, outputs.report, outputs.preview)
+    for (flag, ending), path in zip(endings.items(), files, strict=True):
+        if path is None:
+            continue
+        if path.suffix.lower() != ending:
+            raise RequestError("output-format", f"{flag} {path} must end in {ending}; nearest: {path.with_suffix(ending)}")
+        if not path.absolute().parent.is_dir():
+            raise RequestError("output-folder", f"{flag} {path}: the folder {path.parent} does not exist",
+                               tries=[f"mkdir -p {shlex.quote(str(path.parent))}"])
+        if path.exists() and not outputs.overwrite:
+            raise RequestError("output-exists", f"{flag} {path} exists; give --overwrite to replace it, or another name")
+
+
+def device_of(asked: str | None) -> str:
+    """cuda or cpu; cuda where there is one and nothing is said. Raises RequestError (device)."""
+    if asked not in (None, "auto", "cuda", "cpu"):
+        raise RequestError("device", f"--device {asked} is unknown; nearest: cuda, cpu")
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    present = torch.cuda.is_available()
+    if asked == "cuda" and not present:
+        raise RequestError("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
+    return "cuda" if present else "cpu"
+
+
+def _check_machine(plan: Plan, device: str) -> None:
+    """Enough GPUs, or enough memory for all ranks, on this machine."""
+    if joined():
+        return
+    world = plan.world_size
+    if device == "cuda":
+        import torch
+
+        count = torch.cuda.device_count()
+        if world > count:
+            raise RequestError(
+                "gpus-present",
+                f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
+                "or more machines under torchrun or srun",
+                tries=[f"torchrun --nnodes {-(-world // max(count, 1))} --nproc-per-node {count} -m hybridgen run ..."],
+            )
+        return
+    needed = sum(peak(plan, rank) for rank in range(world))
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise RequestError(
+            "memory",
+            f"{world} CPU rank{'s' if world > 1 else ''} of {plan.facts.name} need about {needed / 1e9:.0f} GB "
+            f"and this machine has {present / 1e9:.0f} GB; nearest: --model demo, or a machine with {world} GPUs",
+            tries=[f"hybridgen run --model {plan.facts.name} {plan.degrees.flags()} --dry-run".replace("  ", " ")],
+        )
+
+
+def joined() -> bool:
+    """Whether another launcher (torchrun, srun) started this process as one of several ranks."""
+    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_NTASKS", "1")) > 1
+
+
+def repeat_command(recipe: Recipe, job: Job) -> str:
+    """The command that makes the same clip again."""
+    words = ["hybridgen", "run"]
+    for section, name, item in options():
+        holder = getattr(recipe, section) if section else recipe
+        value = job.seed if name == "seed" else getattr(holder, name)
+        if value is None:
+            continue
+        flag = next(iter(item.metadata["flags"][1:]), None) or f"--{name.replace('_', '-')}"
+        words += [flag, ",".join(value) if isinstance(value, list) else str(value)]
+    return shlex.join(words)

@@ -1,0 +1,188 @@
+"""From a recipe to a plan: fill in what is open, and refuse what cannot be before anything starts. No torch."""
+
+from __future__ import annotations
+
+import re
+
+from hybridgen.degrees import AXES, Degrees, parse_pair
+from hybridgen.errors import RequestError, Violation
+from hybridgen.models import catalogue
+from hybridgen.models.facts import ModelFacts
+from hybridgen.plan import ITEMSIZE, Clip, Plan
+from hybridgen.recipe import Parallel, Recipe, Request
+from hybridgen.strategies import registry
+from hybridgen.strategies.usp import rules as usp
+
+RULES = {
+    "gpus-product": "Every rank has one place in the mesh, so the degrees multiply to the number of ranks. The VAE's "
+    "ranks are laid over the others and do not count.",
+    "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
+    "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
+    "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
+    "usual place.",
+}
+
+
+def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
+    """The plan that a recipe describes, checked against every rule.
+
+    `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
+    """
+    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    parallel = recipe.parallel
+    clip = clip_of(recipe.request, facts)
+    degrees = degrees_of(parallel)
+    dtype = recipe.runtime.dtype or facts.defaults.dtype
+    if dtype not in ITEMSIZE:
+        raise RequestError("dtype", f"--dtype {dtype} is unknown; nearest: {', '.join(ITEMSIZE)}")
+    plan = Plan(
+        facts,
+        clip,
+        degrees,
+        order_of(parallel.order, degrees),
+        dtype,
+        recipe.runtime.attention or "auto",
+        parallel.patches or 0,
+        1 if parallel.warmup is None else parallel.warmup,
+    )
+    check(plan, gpus)
+    return plan
+
+
+def check(plan: Plan, gpus: int | None = None) -> None:
+    """Raise RequestError for the first rule that the plan breaks."""
+    broken = registry.violations(plan)
+    if broken:
+        raise refusal(plan, broken[0])
+    if gpus is not None and gpus != plan.world_size:
+        raise _product(plan, gpus)
+
+
+def refusal(plan: Plan, violation: Violation) -> RequestError:
+    """A violation as an error, with the command that comes nearest to what was asked."""
+    tries = []
+    if violation.nearest:
+        rest = plan.degrees.named()
+        for flag in re.findall(r"--(\S+)", violation.nearest[0]):
+            rest.pop(flag, None)
+        if violation.rule == "ring-attn2d":
+            rest.pop("ring", None)
+        kept = " ".join(f"--{name} {value}" for name, value in rest.items())
+        tries.append(f"hybridgen run --model {plan.facts.name} {kept} {violation.nearest[0]} --dry-run".replace("  ", " "))
+    return RequestError(violation.rule, violation.message, violation.why, tries)
+
+
+def _product(plan: Plan, gpus: int) -> RequestError:
+    from hybridgen.planner.candidates import nearest_plans
+
+    degrees = plan.degrees
+    factors = " x ".join(
+        f"{name} {value}" for name, value in degrees.named().items() if name != "vae"
+    ) or "no degree given"
+    close = nearest_plans(plan, gpus)
+    names = ", ".join(str(p.degrees) for p in close)
+    return RequestError(
+        "gpus-product",
+        f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
+        + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
+        RULES["gpus-product"],
+        [f"hybridgen run --model {plan.facts.name} --gpus {gpus} {p.degrees.flags()} --dry-run" for p in close[:1]],
+    )
+
+
+def degrees_of(parallel: Parallel) -> Degrees:
+    """Degrees from flags or keys. Raises RequestError for what is no degree."""
+    single = {"cfg", "ulysses", "ring", "tp", "pipefusion", "vae"}
+    given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
+    for name, value in given.items():
+        if value < 1:
+            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1")
+    if parallel.usp is not None:
+        if "ulysses" in given or "ring" in given:
+            other = "ulysses" if "ulysses" in given else "ring"
+            raise RequestError(
+                "usp-parts",
+                f"--usp {parallel.usp} and --{other} {given[other]} say the same twice; "
+                "give --usp, or --ulysses and --ring",
+            )
+        given["ulysses"], given["ring"] = usp.parse(parallel.usp)
+    if parallel.attn2d is not None:
+        given["attn2d"] = parse_pair("--attn2d", parallel.attn2d, "rows x columns")
+    return Degrees(**given)
+
+
+def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
+    """A full mesh order from the axes that were named. Raises RequestError (order)."""
+    if not names:
+        return AXES
+    names = [name.strip() for name in names]
+    for name in names:
+        if name not in AXES:
+            raise RequestError("order", f"--order names {name or 'nothing'}; axes are: {', '.join(AXES)}", RULES["order"])
+        if names.count(name) > 1:
+            raise RequestError("order", f"--order names {name} twice; every axis has one place", RULES["order"])
+    missing = [axis for axis in AXES if axis not in names and degrees.size(axis) > 1]
+    if missing:
+        raise RequestError(
+            "order",
+            f"--order {','.join(names)} leaves out {', '.join(missing)}, which more than one rank shares; "
+            f"nearest: {','.join([*names, *missing])}",
+            RULES["order"],
+        )
+    return (*names, *(axis for axis in AXES if axis not in names))
+
+
+def clip_of(request: Request, facts: ModelFacts) -> Clip:
+    """Size, frames, steps and guidance, with the model's defaults for what is open. Raises RequestError."""
+    defaults = facts.defaults
+    width, height = defaults.width, defaults.height
+    if request.size is not None:
+        width, height = parse_pair("--size", request.size, "width x height")
+    multiple_w, multiple_h = facts.size_multiple
+    if width % multiple_w or height % multiple_h:
+        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
+        raise RequestError(
+            "size",
+            f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
+            f"nearest: {near}",
+            RULES["size"],
+        )
+    frames = defaults.frames if request.frames is None else request.frames
+    stride = facts.vae.stride_time
+    if frames < 1 or frames % stride != 1 % stride:
+        low = max((frames - 1) // stride * stride + 1, 1)
+        raise RequestError(
+            "frames",
+            f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
+            f"nearest: {low}, {low + stride}",
+            RULES["frames"],
+        )
+    steps = defaults.steps if request.steps is None else request.steps
+    if steps < 1:
+        raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1")
+    guidance, guidance_2 = guidance_of(request, facts)
+    return Clip(width, height, frames, steps, guidance)
+
+
+def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
+    """Guidance of the first and the second expert; the second follows the first unless it is given.
+
+    Raises RequestError (guidance-2) when there is no second expert.
+    """
+    if request.guidance_2 is not None and facts.experts == 1:
+        raise RequestError(
+            "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
+        )
+    defaults = facts.defaults
+    if request.guidance is not None:
+        first = request.guidance
+        second = first if request.guidance_2 is None else request.guidance_2
+    else:
+        first = defaults.guidance
+        fallback = first if defaults.guidance_2 is None else defaults.guidance_2
+        second = fallback if request.guidance_2 is None else request.guidance_2
+    return first, second
+
+
+def _round(value: int, multiple: int) -> int:
+    return max(round(value / multiple), 1) * multiple

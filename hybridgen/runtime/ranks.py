@@ -1,0 +1,220 @@
+"""Local ranks: start them, watch them, and say which one failed first and why.
+
+Ranks are processes of this machine. Each one writes its result, or the cause of its failure, to a file of its own
+before it ends, and keeps a shared line up to date that says what it is doing: a rank that is killed cannot write.
+An error that came out of a collective is secondary, since another rank is its cause.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawArray
+from pathlib import Path
+from typing import Any
+
+from hybridgen.errors import RunFailed
+
+LINE = 96
+"""Bytes of a rank's status line."""
+GRACE = 2.0
+"""Seconds to wait for a first cause once some rank has failed."""
+
+
+@dataclass
+class Status:
+    """The shared lines that say what each rank is doing; written by ranks, read by the one who reports."""
+
+    lines: Any
+    rank: int = 0
+
+    def say(self, text: str) -> None:
+        self.lines[self.rank * LINE : (self.rank + 1) * LINE] = text.encode()[: LINE - 1].ljust(LINE, b"\0")
+
+    def read(self, rank: int) -> str:
+        return bytes(self.lines[rank * LINE : (rank + 1) * LINE]).split(b"\0")[0].decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a rank failed."""
+
+    rank: int
+    doing: str
+    error: str
+    secondary: bool
+    when: float
+    host: str = ""
+    traceback: str = ""
+
+    def failure(self, world: int, notes: tuple[str, ...] = ()) -> RunFailed:
+        doing = f" in {self.doing}" if self.doing else ""
+        host = f" ({self.host})" if self.host else ""
+        return RunFailed("rank-lost", f"rank {self.rank} of {world}{host} failed{doing}: {self.error}", notes, self.traceback)
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """What a rank is given when it starts."""
+
+    rank: int
+    world: int
+    folder: Path
+    """Scratch folder shared by the ranks of this machine."""
+    status: Status
+    store_port: int = 0
+    """Port of the parent's key-value store on this machine; 0 when no process group is needed."""
+
+
+def run_local(
+    world: int,
+    main: Callable[[RankContext], Any],
+    *,
+    start_method: str = "fork",
+    deadline: float | None = None,
+    on_exit: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """Run main(context) on `world` ranks of this machine and return their results, by rank.
+
+    "fork" shares what this process has imported; main may then be any callable. Raises RunFailed naming the first
+    rank that failed; nothing is left running, however this function ends. `deadline` is in seconds.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if world > 1 else None
+    context = multiprocessing.get_context(start_method)
+    lines = context.RawArray(ctypes.c_char, LINE * world) if start_method != "fork" else RawArray(ctypes.c_char, LINE * world)
+    with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
+        folder, status = Path(name), Status(lines)
+        processes, lifeline = _start(context, world, main, folder, status, store.port if store else 0)
+        try:
+            _watch(processes, folder, status, deadline)
+            return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(world)]
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
+            lifeline.close()
+            on_exit()
+
+
+def _start(
+    context: BaseContext, world: int, main: Callable[[RankContext], Any], folder: Path, status: Status, port: int
+) -> tuple[list[BaseProcess], Any]:
+    """The processes, and the lifeline: its write end is open in this process alone, and when it closes, ranks die."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reader, writer = context.Pipe(duplex=False)
+    processes: list[BaseProcess] = []
+    for rank in range(world):
+        given = RankContext(rank, world, folder, Status(status.lines, rank), port)
+        process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
+        process.start()
+        processes.append(process)
+    reader.close()
+    return processes, writer
+
+
+def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: Any, writer: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    writer.close()
+    threading.Thread(target=_die_with_parent, args=(reader,), daemon=True).start()
+    code = 0
+    try:
+        result = main(given)
+        _write(given.folder / f"result-{given.rank}", pickle.dumps(result))
+    except BaseException as error:  # noqa: BLE001 - everything ends a rank, and everything is reported
+        cause = cause_of(error, given.rank, given.status.read(given.rank))
+        _write(given.folder / f"cause-{given.rank}", json.dumps(asdict(cause)).encode())
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # No unwinding: destructors of a process group may wait for peers that are gone.
+    os._exit(code)
+
+
+def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
+    """Describe an exception that ended a rank."""
+    from hybridgen.runtime.comm import PeerLost
+
+    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    name = type(error).__name__
+    return Cause(
+        rank,
+        doing,
+        f"{name}: {text}" if text else name,
+        isinstance(error, PeerLost),
+        time.time(),
+        socket.gethostname(),
+        "".join(traceback.format_exception(error)),
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write beside, then rename: a reader sees all or nothing."""
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.rename(path)
+
+
+def _die_with_parent(reader: Any) -> None:
+    try:
+        reader.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(processes: list[BaseProcess], folder: Path, status: Status, deadline: float | None) -> None:
+    """Return when every rank has ended well; raise RunFailed soon after the first has not."""
+    end = time.monotonic() + deadline if deadline else None
+    pending = {process.sentinel: rank for rank, process in enumerate(processes)}
+    while pending:
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left <= 0:
+            doing = "; ".join(f"rank {rank}: {status.read(rank)}" for rank in list(pending.values())[:4])
+            raise RunFailed("deadline", f"{len(pending)} ranks still running after {deadline:g} s ({doing})")
+        for sentinel in multiprocessing.connection.wait(list(pending), left):
+            rank = pending.pop(sentinel)  # type: ignore[arg-type]
+            processes[rank].join()
+            if processes[rank].exitcode != 0:
+                raise _first_cause(processes, folder, status).failure(len(processes))
+
+
+def _first_cause(processes: list[BaseProcess], folder: Path, status: Status) -> Cause:
+    """The earliest failure that is no consequence of another, waiting a little for it to show."""
+    end = time.monotonic() + GRACE
+    while True:
+        causes = [_cause(rank, process, folder, status) for rank, process in enumerate(processes)]
+        known = sorted((c for c in causes if c is not None), key=lambda c: (c.secondary, c.when))
+        if known and (not known[0].secondary or time.monotonic() > end):
+            return known[0]
+        time.sleep(0.05)
+
+
+def _cause(rank: int, process: BaseProcess, folder: Path, status: Status) -> Cause | None:
+    path = folder / f"cause-{rank}"
+    if path.exists():
+        return Cause(**json.loads(path.read_bytes()))
+    code = process.exitcode
+    if code is None or code == 0:
+        return None
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
+    return Cause(rank, status.read(rank), how + hint, False, 0.0, socket.gethostname())

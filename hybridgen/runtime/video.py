@@ -1,0 +1,132 @@
+"""Frames to an mp4 through ffmpeg, while the next ones are decoded; and a contact sheet."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frames = NDArray[np.uint8]
+"""[t, H, W, 3]"""
+
+
+class VideoWriter:
+    """Writes uint8 frames to `path`, beside it first; the file appears under its name only when it is complete.
+
+    A thread feeds ffmpeg, so add() returns at once. Tags: title, description and comment survive copying; the same
+    frames and tags give the same bytes.
+    """
+
+    def __init__(self, path: Path, width: int, height: int, fps: float, tags: dict[str, str]) -> None:
+        import imageio_ffmpeg
+
+        self.path, self.part = path, part_of(path)
+        self.tags_file = self.part.with_suffix(".tags")
+        self.tags_file.write_text(ffmetadata(tags))
+        command = [
+            *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error"),
+            *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:g}", "-i", "-"),
+            *("-f", "ffmetadata", "-i", str(self.tags_file), "-map", "0:v", "-map_metadata", "1"),
+            *("-c:v", "libx264", "-crf", "16", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-bitexact"),
+            *("-f", "mp4", str(self.part)),
+        ]
+        self.ffmpeg = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.queue: queue.Queue[Frames | None] = queue.Queue(maxsize=4)
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._feed, daemon=True)
+        self.thread.start()
+
+    def _feed(self) -> None:
+        assert self.ffmpeg.stdin is not None
+        while (frames := self.queue.get()) is not None:
+            try:
+                if self.error is None:
+                    self.ffmpeg.stdin.write(frames.tobytes())
+            except OSError as error:
+                self.error = error
+
+    def add(self, frames: Frames) -> None:
+        """frames [t, H, W, 3], uint8."""
+        self.queue.put(frames)
+
+    def close(self) -> None:
+        """Finish the file and give it its name. Raises RuntimeError with ffmpeg's words if it failed."""
+        self.queue.put(None)
+        self.thread.join()
+        _, words = self.ffmpeg.communicate()
+        self.tags_file.unlink(missing_ok=True)
+        if self.ffmpeg.returncode or self.error:
+            self.part.unlink(missing_ok=True)
+            raise RuntimeError(f"ffmpeg could not write {self.path}: {words.decode(errors='replace').strip()}")
+        self.part.rename(self.path)
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it is complete."""
+    return path.with_name(f".{path.name}.part")
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what an interrupted VideoWriter left."""
+    for leftover in (part_of(path), part_of(path).with_suffix(".tags")):
+        leftover.unlink(missing_ok=True)
+
+
+def ffmetadata(tags: dict[str, str]) -> str:
+    """Tags in ffmpeg's metadata file format; they go through a file since command lines are short and public."""
+
+    def escape(text: str) -> str:
+        for character in "\\=;#\n":
+            text = text.replace(character, f"\\{character}")
+        return text
+
+    return ";FFMETADATA1\n" + "".join(f"{key}={escape(value)}\n" for key, value in tags.items())
+
+
+def read_tags(path: Path) -> dict[str, Any]:
+    """The JSON that hybridgen keeps in a video's comment, {} when there is none."""
+    import imageio_ffmpeg
+
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path), "-f", "ffmetadata", "-"]
+    text = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    for line in text.replace("\\\n", "\n").splitlines():
+        key, _, value = line.partition("=")
+        if key == "comment":
+            plain = value.replace("\\\\", "\0")
+            for character in "=;#":
+                plain = plain.replace(f"\\{character}", character)
+            found = json.loads(plain.replace("\0", "\\"))
+            assert isinstance(found, dict)
+            return found
+    return {}
+
+
+def read_frames(path: Path) -> Frames:
+    """All frames of a video, [T, H, W, 3] uint8."""
+    import imageio_ffmpeg
+
+    reader = imageio_ffmpeg.read_frames(str(path))
+    width, height = next(reader)["size"]
+    return np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
+
+
+def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2) -> None:
+    """Frames spread evenly over the clip, first and last included, side by side in one PNG."""
+    from PIL import Image
+
+    count = min(len(frames), columns * rows)
+    picks = [frames[round(i * (len(frames) - 1) / max(count - 1, 1))] for i in range(count)]
+    columns = min(columns, count)
+    height, width, gap = *frames.shape[1:3], 2
+    lines = -(-count // columns)
+    sheet = np.full((lines * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
+    for i, pick in enumerate(picks):
+        y, x = (i // columns) * (height + gap), (i % columns) * (width + gap)
+        sheet[y : y + height, x : x + width] = pick
+    Image.fromarray(sheet).save(path)

@@ -1,0 +1,63 @@
+"""What ranks send: the convention for counting it, and the traffic that belongs to no strategy. No torch.
+
+Bytes sent by one rank: p2p = the tensor; all_to_all = input minus its own chunk; all_gather = (P - 1) x own shard;
+reduce_scatter = (P - 1) / P x input; all_reduce = twice that; broadcast = (P - 1) x tensor at the root, 0 elsewhere.
+Padding counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hybridgen.plan import Plan
+
+SEQUENCE_GATHER = "sequence_gather"
+SETUP = "setup"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that one rank sends, `count` times in a request."""
+
+    strategy: str
+    axis: str
+    """Mesh axis whose group takes part; "sequence", "vae" or "world" for groups laid over the mesh."""
+    collective: str
+    tensor: str
+    """What travels, in a few words, for people."""
+    size: int
+    """Bytes this rank sends in one of them."""
+    count: int
+    per: str
+    """"layer", "step" or "request": how often it recurs, for people."""
+    overlaps: str = ""
+    """What the runtime computes while it is in flight; empty when everything waits."""
+
+    @property
+    def total(self) -> int:
+        return self.size * self.count
+
+
+def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
+    """Bytes per strategy over a whole request."""
+    totals: dict[str, int] = {}
+    for message in messages:
+        totals[message.strategy] = totals.get(message.strategy, 0) + message.total
+    return {name: size for name, size in totals.items() if size}
+
+
+def shared_messages(plan: Plan, rank: int) -> list[Message]:
+    """Traffic that belongs to no strategy: the text embeddings, and the gather of the final latents on rank 0."""
+    messages = []
+    if plan.world_size > 1:
+        text = plan.branches * plan.facts.text_tokens * plan.facts.transformer.text_dim * plan.itemsize
+        size = (plan.world_size - 1) * text if rank == 0 else 0
+        messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "request"))
+    if plan.degrees.sequence > 1:
+        sends = rank in plan.layout.sequence_group(0)[1:]
+        size = plan.tokens.local_size * plan.facts.transformer.patch_channels * 4 if sends else 0
+        messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "request"))
+    return messages

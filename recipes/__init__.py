@@ -1,0 +1,1 @@
+"""Recipe files: model, request, degrees and hardware that belong together."""

@@ -1,0 +1,1 @@
+"""Queries gathered along rows, K/V along columns, partial outputs merged."""

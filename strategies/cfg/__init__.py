@@ -1,0 +1,1 @@
+"""Guidance branches on two halves of the mesh."""

@@ -1,0 +1,23 @@
+"""Guidance parallelism at work: each half of the mesh runs one branch, and both get both predictions.
+
+prediction of one branch, in the form of x -> all-gather over 2 ranks -> combined on each
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hybridgen.models.wan import Step, Wan
+from hybridgen.plan import Plan
+from hybridgen.runtime.mesh import Mesh
+
+
+def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+    """Give this rank the branch of its coordinate (0: with the prompt) and exchange the predictions every step."""
+    group, combine = mesh.group("cfg", "cfg"), model.guide
+    model.branches = [mesh.coordinate("cfg")]
+
+    def guide(predictions: list[Tensor], step: Step) -> Tensor:
+        return combine(list(group.all_gather(predictions[0])), step)
+
+    model.guide = guide

@@ -1,0 +1,1 @@
+"""The VAE decodes strips of the picture with halo exchange."""

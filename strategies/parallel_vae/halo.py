@@ -1,0 +1,152 @@
+"""Strips: a frame cut into runs of rows (or columns), one a rank, and the layers that must look beyond their strip.
+
+A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Three kinds of layer
+of Wan's decoder see past the edge of a strip; everything else in it works pixel by pixel or along time:
+3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero beyond the
+frame, as the convolution's own padding is), the attention in the middle needs the keys and values of the whole frame.
+The idea of exchanging edges in a VAE is that of DistVAE (github.com/xdit-project/DistVAE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock, WanCausalConv3d, WanResample
+from torch import Tensor
+
+from hybridgen.runtime.comm import Group
+
+PAST = 2
+"""Earlier frames that a 3x3x3 causal convolution sees."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """This rank's part of every frame."""
+
+    group: Group
+    dim: int
+    """-2: rows are split, -1: columns are."""
+    sizes: tuple[int, ...]
+    """Latent rows (or columns) of each rank of the group, in order."""
+
+    def edges(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Views of the first and the last row (or column) of x."""
+        return x.narrow(self.dim, 0, 1), x.narrow(self.dim, -1, 1)
+
+
+def exchange_halos(strip: Strip, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows next to x's first and last one, from the neighbours; zeros beyond the frame. One exchange."""
+    rank, size = strip.group.rank, strip.group.size
+    edges = dict(zip((rank - 1, rank + 1), strip.edges(x), strict=True))
+    sends = {place: edge.contiguous() for place, edge in edges.items() if 0 <= place < size}
+    halos = {place: torch.empty_like(edge) for place, edge in sends.items()}
+    strip.group.swap(sends, halos)
+    before, after = (halos[place] if place in halos else torch.zeros_like(edge) for place, edge in edges.items())
+    return before, after
+
+
+def restore_edges(strip: Strip, frames: Tensor, kept: tuple[Tensor, Tensor]) -> None:
+    """Give earlier frames [B, C, PAST, H + 2, W + 2] the edges they had when they came."""
+    for edge, old in zip(strip.edges(frames), kept, strict=True):
+        edge.copy_(old)
+
+
+def drop_padding(shards: Tensor, lengths: list[int]) -> Tensor:
+    """[V, N, longest, C], padded at the end -> [N, sum of lengths, C]."""
+    return torch.cat([shard[:, :length] for shard, length in zip(shards, lengths, strict=True)], dim=1)
+
+
+class StripConv3d:
+    """Forward of a 3x3x3 causal convolution on a strip. Halos of earlier frames are kept, not sent again."""
+
+    def __init__(self, conv: WanCausalConv3d, strip: Strip) -> None:
+        assert conv.kernel_size == (3, 3, 3) and conv.stride == (1, 1, 1)
+        self.conv, self.strip = conv, strip
+        self.kept: tuple[Tensor, Tensor] | None = None
+        """Edges of the last PAST padded frames."""
+
+    def __call__(self, x_BCTHW: Tensor, cache_x: Tensor | None = None) -> Tensor:
+        batch, channels, frames, height, width = x_BCTHW.shape
+        padded = x_BCTHW.new_zeros(batch, channels, PAST + frames, height + 2, width + 2)
+        inner = padded[..., 1:-1, 1:-1]
+        inner[:, :, PAST:] = x_BCTHW
+        across = padded[:, :, PAST:, :, 1:-1] if self.strip.dim == -2 else padded[:, :, PAST:, 1:-1]
+        for edge, halo in zip(self.strip.edges(across), exchange_halos(self.strip, x_BCTHW), strict=True):
+            edge.copy_(halo)
+        if cache_x is not None:
+            assert self.kept is not None
+            inner[:, :, PAST - cache_x.shape[2] : PAST] = cache_x
+            restore_edges(self.strip, padded[:, :, :PAST], self.kept)
+        first, last = self.strip.edges(padded[:, :, -PAST:])
+        self.kept = first.clone(), last.clone()
+        return F.conv3d(padded, self.conv.weight, self.conv.bias)
+
+
+class StripUpsample:
+    """Forward of (nearest upsampling by 2, 3x3 convolution): halos travel before they are upsampled, half as long."""
+
+    def __init__(self, layers: torch.nn.Sequential, strip: Strip) -> None:
+        self.upsample, self.conv, self.strip = layers[0], layers[1], strip
+        assert self.conv.kernel_size == (3, 3) and self.conv.stride == (1, 1) and len(layers) == 2
+
+    def __call__(self, x_NCHW: Tensor) -> Tensor:
+        dim = self.strip.dim
+        before, after = exchange_halos(self.strip, x_NCHW)
+        doubled = self.upsample(torch.cat([before, x_NCHW, after], dim))
+        needed = doubled.narrow(dim, 1, doubled.shape[dim] - 2)
+        return F.conv2d(needed, self.conv.weight, self.conv.bias, padding=(0, 1) if dim == -2 else (1, 0))
+
+
+class StripAttention:
+    """Forward of the single-head attention over one frame: this strip's queries, everybody's keys and values."""
+
+    def __init__(self, block: WanAttentionBlock, strip: Strip) -> None:
+        self.block, self.strip = block, strip
+
+    def __call__(self, x_BCTHW: Tensor) -> Tensor:
+        batch, channels, _, height, width = x_BCTHW.shape
+        images = x_BCTHW.transpose(1, 2).flatten(0, 1)  # [N, C, h, w], N = B * T
+        tokens = self.block.to_qkv(self.block.norm(images)).flatten(2).transpose(1, 2)
+        q, key_value = tokens.split([channels, 2 * channels], dim=-1)
+        k, v = self.gather(key_value, height * width // x_BCTHW.shape[self.strip.dim]).chunk(2, dim=-1)
+        out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+        out = self.block.proj(out.transpose(1, 2).unflatten(2, (height, width)))
+        return out.unflatten(0, (batch, -1)).transpose(1, 2) + x_BCTHW
+
+    def gather(self, tokens: Tensor, per_row: int) -> Tensor:
+        """[N, own, C] -> [N, H * W, C] in order of the ranks; the order of keys does not matter to attention."""
+        lengths = [size * per_row for size in self.strip.sizes]
+        padded = F.pad(tokens, (0, 0, 0, max(lengths) - tokens.shape[1]))
+        return drop_padding(self.strip.group.all_gather(padded), lengths)
+
+
+def _put_forward(module: Any, forward: Any) -> None:
+    """Set, or with None remove, the forward of this one instance."""
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
+
+
+@contextmanager
+def sharded(vae: Any, strip: Strip) -> Iterator[None]:
+    """Within it, the decoder of this VAE instance works on strips; afterwards it is as before."""
+    with ExitStack() as undo:
+        for module in vae.decoder.modules() if strip.group.size > 1 else ():
+            forward: Any = None
+            if isinstance(module, WanCausalConv3d) and module.kernel_size[1:] != (1, 1):
+                forward = StripConv3d(module, strip)
+            elif isinstance(module, WanResample):
+                module, forward = module.resample, StripUpsample(module.resample, strip)
+            elif isinstance(module, WanAttentionBlock):
+                forward = StripAttention(module, strip)
+            if forward is not None:
+                undo.callback(_put_forward, module, module.__dict__.get("forward"))
+                _put_forward(module, forward)
+        yield

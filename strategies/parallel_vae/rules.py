@@ -1,0 +1,145 @@
+"""VAE decoding split over ranks, strip by strip with exchange of edges: legality, traffic, memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hybridgen.degrees import nearest
+from hybridgen.errors import Violation
+from hybridgen.layout import split_rows
+from hybridgen.plan import Plan
+from hybridgen.traffic import Message
+
+RULES = {
+    "vae-width": "The VAE's ranks are laid over the others: the first of one cfg half, so that they are near each "
+    "other, or the whole world.",
+    "vae-rows": "Each rank decodes a strip of every frame, and a strip has at least one latent row.",
+}
+NAME = "parallel-vae"
+FLOAT = 4
+"""The VAE runs in fp32."""
+PAST = 2
+"""Frames of its input that a causal convolution remembers."""
+
+
+def split_dim(plan: Plan) -> int:
+    """Dim of [..., H, W] that is cut: -2, rows, or -1, columns; the longer one, because edges are then shorter."""
+    rows, columns = plan.latent_shape[2:]
+    return -1 if columns > rows else -2
+
+
+def strip_sizes(plan: Plan) -> tuple[int, ...]:
+    """Latent rows (or columns) of each of the VAE's ranks."""
+    return tuple(split_rows(plan.latent_shape[split_dim(plan)], plan.degrees.vae))
+
+
+def violations(plan: Plan) -> Iterator[Violation]:
+    width, world = plan.degrees.vae, plan.world_size
+    half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
+    close = nearest(width, [v for v in {*range(1, half + 1), world} if v <= rows])
+    options = tuple(f"--vae {v}" for v in sorted(close, key=lambda v: (abs(v - width), v)))
+    advice = f"nearest: {', '.join(map(str, close))}"
+    if not 1 <= width <= half and width != world:
+        limit = f"not between 1 and {half}, the ranks of the run"
+        if world > half:
+            limit = f"neither between 1 and {half} (the ranks of one cfg half) nor all {world} ranks"
+        yield Violation("vae-width", f"--vae {width} is {limit}; {advice}", RULES["vae-width"], options)
+    elif width > rows:
+        what = f"latent {'columns' if split_dim(plan) == -1 else 'rows'} of {plan.clip.width}x{plan.clip.height}"
+        message = f"--vae {width} is more than the {rows} {what}; {advice}"
+        yield Violation("vae-rows", message, RULES["vae-rows"], options)
+
+
+class Layer(NamedTuple):
+    """Input of a 3x3 convolution of the decoder, in one pass (one latent frame)."""
+
+    channels: int
+    frames: int
+    scale: int
+    """Rows of it per latent row."""
+    remembers: bool = True
+    """Whether PAST frames of it are kept for the next pass."""
+
+
+def layers(plan: Plan, first: bool) -> Iterator[Layer]:
+    """Every convolution that needs halos, in order, for the first latent frame or a later one.
+
+    The order of diffusers' WanDecoder3d. Inputs of upsampling convolutions count before they are upsampled.
+    """
+    vae = plan.facts.vae
+    top = len(vae.dim_mult) - 1
+    frames = scale = 1
+    channels = vae.base_dim * vae.dim_mult[-1]
+    yield Layer(vae.latent_channels, frames, scale)
+    yield from [Layer(channels, frames, scale)] * 4
+    for index, multiple in enumerate(reversed(vae.dim_mult)):
+        out = vae.base_dim * multiple
+        yield Layer(channels, frames, scale)
+        yield from [Layer(out, frames, scale)] * (2 * vae.res_blocks + 1)
+        if index < top:
+            doubles = vae.time_upsample[index]  # by a causal convolution along time, which has the same input
+            frames *= 2 if doubles and not first else 1
+            yield Layer(out, frames, scale, remembers=doubles)
+            scale *= 2
+        # Wan 2.1's upsampling halves the channels, Wan 2.2's residual one does not.
+        channels = out if vae.residual else out // 2
+    yield Layer(out, frames, scale)
+
+
+def _place(plan: Plan, rank: int) -> int | None:
+    """Which strip a rank decodes; None when it decodes none or nothing is split."""
+    ranks = plan.layout.vae_ranks()
+    return ranks.index(rank) if rank in ranks and len(ranks) > 1 else None
+
+
+def traffic(plan: Plan, rank: int) -> Iterator[Message]:
+    """Latents once; in every latent frame edges per convolution, keys and values once, and the finished pixels."""
+    place = _place(plan, rank)
+    if place is None:
+        return
+    vae, sizes = plan.facts.vae, strip_sizes(plan)
+    channels, frames, rows, columns = plan.latent_shape
+    across = rows if split_dim(plan) == -1 else columns
+    if place == 0:
+        size = sum(sizes[1:]) * across * channels * frames * FLOAT
+        yield Message(NAME, "vae", "p2p", "latents", size, 1, "request")
+    neighbours = (place > 0) + (place < len(sizes) - 1)
+    for (layer_channels, length), count in halo_counts(plan).items():
+        size = neighbours * layer_channels * length * across * FLOAT
+        yield Message(NAME, "vae", "p2p", f"halo rows, {layer_channels} channels", size, count, "latent frame")
+    key_value = 2 * vae.base_dim * vae.dim_mult[-1] * max(sizes) * across * FLOAT
+    yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, frames, "latent frame")
+    if place:
+        pixels = 3 * sizes[place] * across * vae.stride_space**2
+        yield Message(NAME, "vae", "p2p", "pixels of the first latent frame", pixels, 1, "request")
+        if frames > 1:
+            yield Message(NAME, "vae", "p2p", "pixels", pixels * vae.stride_time, frames - 1, "latent frame")
+
+
+def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
+    """How many exchanges of edges a request has, by (channels, frames x length per latent column)."""
+    counts = Counter((x.channels, x.frames * x.scale) for x in layers(plan, first=True))
+    for x in layers(plan, first=False):
+        counts[x.channels, x.frames * x.scale] += plan.latent_shape[1] - 1
+    return Counter({shape: count for shape, count in counts.items() if count})
+
+
+def memory(plan: Plan, rank: int) -> dict[str, int]:
+    """Estimate of what decoding needs beside the weights, also where one rank decodes alone: remembered frames + work.
+
+    The work at the peak is about as much as six inputs of the largest convolution (seven with the stock forwards of a
+    rank alone, which pad in two copies): counted on the decoders of Wan 2.1 and 2.2 with fake tensors at 1280x720.
+    Workspace of the kernels is not in it.
+    """
+    ranks = plan.layout.vae_ranks()
+    if rank not in ranks:
+        return {}
+    rows = plan.latent_shape[2:][split_dim(plan)]
+    area = math.prod(plan.latent_shape[2:]) // rows * strip_sizes(plan)[ranks.index(rank)]
+    work = list(layers(plan, first=plan.latent_shape[1] == 1))
+    remembered = sum(PAST * x.channels * x.scale**2 for x in work if x.remembers)
+    largest = max(x.frames * x.channels * x.scale**2 for x in work)
+    return {"vae decoding": FLOAT * area * (remembered + (6 if len(ranks) > 1 else 7) * largest)}

@@ -1,0 +1,1 @@
+"""Consecutive blocks on consecutive ranks, one patch of tokens at a time."""

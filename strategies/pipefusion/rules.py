@@ -1,0 +1,60 @@
+"""PipeFusion (arXiv 2405.14430): legality, traffic, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hybridgen.errors import Violation
+from hybridgen.plan import Plan
+from hybridgen.strategies.ulysses.rules import split_heads
+from hybridgen.traffic import Message
+
+RULES = {
+    "pipefusion-layers": "Every stage needs at least one block of the transformer.",
+    "pipefusion-warmup": "Steps after the warm-up attend K/V of the step before. This version runs the synchronous "
+    "steps only, so the warm-up must cover all steps (the result is then exact).",
+}
+
+
+def violations(plan: Plan) -> Iterator[Violation]:
+    stages, layers = plan.degrees.pipefusion, plan.facts.transformer.layers
+    if stages > layers:
+        yield Violation(
+            "pipefusion-layers",
+            f"--pipefusion {stages} is more than the {layers} blocks of {plan.facts.name}; nearest: {layers}",
+            RULES["pipefusion-layers"],
+            (f"--pipefusion {layers}",),
+        )
+    if stages > 1 and plan.warmup < plan.clip.steps:
+        yield Violation(
+            "pipefusion-warmup",
+            f"--pipefusion {stages} with --warmup {plan.warmup} would run stale steps, which this version cannot; "
+            f"nearest: --warmup {plan.clip.steps} (all steps)",
+            RULES["pipefusion-warmup"],
+            (f"--pipefusion {stages} --warmup {plan.clip.steps}",),
+        )
+
+
+def traffic(plan: Plan, rank: int) -> Iterator[Message]:
+    """Per pass one hidden state to the next stage; per step the stepped latents from the last stage to the first."""
+    stages = plan.degrees.pipefusion
+    if stages == 1:
+        return
+    transformer, local = plan.facts.transformer, plan.tokens.local_size
+    last = plan.layout.coordinates(rank)["pipefusion"] == stages - 1
+    hidden = 0 if last else local * transformer.hidden * plan.itemsize
+    latents = local * transformer.patch_channels * 4 if last else 0
+    yield Message("pipefusion", "pipefusion", "p2p", "hidden state", hidden, plan.passes, "pass", overlaps="next pass")
+    yield Message("pipefusion", "pipefusion", "p2p", "latents", latents, plan.clip.steps, "step")
+
+
+def memory(plan: Plan, rank: int) -> dict[str, int]:
+    """K/V buffers of every layer of the stage and branch, full sequence of this rank's heads, bytes.
+
+    Without stale steps nothing is kept between passes.
+    """
+    if plan.degrees.pipefusion == 1 or plan.exact:
+        return {}
+    branches = -(-plan.branches // plan.degrees.cfg)
+    key_values = 2 * plan.tokens.padded * split_heads(plan)[1] * plan.facts.transformer.head_dim * plan.itemsize
+    return {"K/V buffers": key_values * plan.stage_layers(rank) * branches}

@@ -1,0 +1,102 @@
+"""The strategies, as one literal table in the order in which they are applied to a loaded model. No torch.
+
+Why this order: the exchange of K/V (ring, attention2d) wraps the local kernel, and Ulysses wraps that, because it
+must hand the exchange whole heads. PipeFusion replaces how a pass runs through the blocks, so it comes after the
+attention is complete; cfg replaces how the passes' predictions meet, so it comes after that. The VAE is apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from hybridgen.errors import Violation
+from hybridgen.plan import Plan
+from hybridgen.strategies.attention2d import rules as attention2d
+from hybridgen.strategies.cfg import rules as cfg
+from hybridgen.strategies.parallel_vae import rules as parallel_vae
+from hybridgen.strategies.pipefusion import rules as pipefusion
+from hybridgen.strategies.ring import rules as ring
+from hybridgen.strategies.tp import rules as tp
+from hybridgen.strategies.ulysses import rules as ulysses
+from hybridgen.strategies.usp import rules as usp
+from hybridgen.traffic import Message, shared_messages
+
+
+class Rules(Protocol):
+    """What a strategy's rules.py provides."""
+
+    RULES: dict[str, str]
+
+    def violations(self, plan: Plan) -> Iterator[Violation]: ...
+
+    def traffic(self, plan: Plan, rank: int) -> Iterator[Message]: ...
+
+    def memory(self, plan: Plan, rank: int) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One line of the registry."""
+
+    name: str
+    flag: str
+    axes: tuple[str, ...]
+    """Mesh axes it uses; none for what is laid over the mesh or made of others."""
+    rules: Any
+    runs: bool
+    """Whether run.py exists; a strategy that only has rules can be planned and is refused by `run`."""
+
+    def degree(self, plan: Plan) -> int:
+        if self.name == "parallel-vae":
+            return plan.degrees.vae
+        degree = 1
+        for axis in self.axes:
+            degree *= plan.degrees.size(axis)
+        return degree
+
+    def apply(self) -> Callable[..., None]:
+        """The public function of the strategy's run.py (imports torch)."""
+        module = import_module(f"hybridgen.strategies.{self.name.replace('-', '_')}.run")
+        apply: Callable[..., None] = module.apply
+        return apply
+
+
+STRATEGIES = (
+    Strategy("tp", "--tp", ("tp",), tp, runs=False),
+    Strategy("ring", "--ring", ("ring",), ring, runs=True),
+    Strategy("attention2d", "--attn2d", ("row", "col"), attention2d, runs=True),
+    Strategy("ulysses", "--ulysses", ("ulysses",), ulysses, runs=True),
+    Strategy("usp", "--usp", (), usp, runs=True),
+    Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion, runs=True),
+    Strategy("cfg", "--cfg", ("cfg",), cfg, runs=True),
+    Strategy("parallel-vae", "--vae", (), parallel_vae, runs=True),
+)
+
+
+def active(plan: Plan) -> list[Strategy]:
+    """The strategies that the plan uses, in order of application."""
+    return [s for s in STRATEGIES if s.degree(plan) > 1]
+
+
+def violations(plan: Plan) -> list[Violation]:
+    """Every rule that the plan breaks, first things first."""
+    return [v for s in STRATEGIES for v in s.rules.violations(plan)]
+
+
+def traffic(plan: Plan, rank: int) -> list[Message]:
+    """Every message that a rank sends in one request."""
+    own = [m for s in STRATEGIES for m in s.rules.traffic(plan, rank)]
+    return own + shared_messages(plan, rank)
+
+
+def memory(plan: Plan, rank: int) -> dict[str, int]:
+    """Bytes that the strategies need on a rank beside the model itself."""
+    return {name: size for s in STRATEGIES for name, size in s.rules.memory(plan, rank).items()}
+
+
+def explanations() -> dict[str, str]:
+    """The reason of every rule of the strategies, by rule id."""
+    return {rule: why for s in STRATEGIES for rule, why in s.rules.RULES.items()}

@@ -1,0 +1,1 @@
+"""K/V travels around a ring, one hop per block of attention."""

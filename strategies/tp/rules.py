@@ -1,0 +1,56 @@
+"""Tensor parallelism (arXiv 1909.08053): legality, traffic, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hybridgen.degrees import divisors, nearest
+from hybridgen.errors import Violation
+from hybridgen.plan import Plan
+from hybridgen.traffic import Message
+
+RULES = {
+    "tp-heads": "Tensor parallelism gives each rank whole query and K/V heads.",
+    "tp-ffn": "Tensor parallelism splits the feed-forward layer into equal slices.",
+}
+
+
+def violations(plan: Plan) -> Iterator[Violation]:
+    tp, facts = plan.degrees.tp, plan.facts.transformer
+    legal = [t for t in divisors(facts.heads) if facts.key_heads % t == 0 and facts.ffn % t == 0]
+    close = nearest(tp, legal)
+    options = tuple(f"--tp {t}" for t in sorted(close, key=lambda t: (abs(t - tp), t)))
+    for rule, size, what in (
+        ("tp-heads", facts.heads, "heads"),
+        ("tp-heads", facts.key_heads, "K/V heads"),
+        ("tp-ffn", facts.ffn, "feed-forward channels"),
+    ):
+        if size % tp:
+            yield Violation(
+                rule,
+                f"--tp {tp} does not divide the {size} {what} of {plan.facts.name}; "
+                f"nearest: {', '.join(map(str, close))}",
+                RULES[rule],
+                options,
+            )
+            return
+
+
+def traffic(plan: Plan, rank: int) -> Iterator[Message]:
+    """Per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer each, and
+    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention)."""
+    tp = plan.degrees.tp
+    if tp == 1:
+        return
+    facts, local = plan.facts.transformer, plan.tokens.local_size
+    count = plan.passes * plan.stage_layers(rank)
+    reductions = 3 if facts.cross_attention else 2
+    activations = 2 * local * facts.hidden * plan.itemsize * (tp - 1) // tp
+    yield Message("tp", "tp", "all_reduce", "activations", activations, count * reductions, "layer")
+    norms = 2 * local * 3 * 4 * (tp - 1) // tp
+    yield Message("tp", "tp", "all_reduce", "norm sums", norms, count, "layer")
+
+
+def memory(plan: Plan, rank: int) -> dict[str, int]:
+    """Nothing of its own: the weights' share is counted with the weights."""
+    return {}

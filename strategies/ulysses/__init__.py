@@ -1,0 +1,1 @@
+"""Heads for tokens: an all-to-all before and after attention."""

@@ -1,0 +1,1 @@
+"""Ulysses around a ring, under one flag."""

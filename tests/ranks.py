@@ -1,0 +1,31 @@
+"""Run a function on CPU ranks, for tests: the launcher's own processes with a gloo group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hybridgen.runtime.ranks import RankContext, run_local
+from hybridgen.runtime.worker import init_process_group
+
+
+def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0) -> list[Any]:
+    """fn(context) on `world` forked ranks, one thread each, with a default process group; the results by rank.
+
+    A rank's exception comes back as RunFailed with the rank's traceback in its text.
+    """
+
+    def main(context: RankContext) -> Any:
+        torch.set_num_threads(1)
+        if world > 1:
+            init_process_group(context, torch.device("cpu"))
+        with torch.no_grad():
+            result = fn(context)
+        if world > 1:
+            dist.barrier()
+        return result
+
+    return run_local(world, main, deadline=deadline)

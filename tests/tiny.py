@@ -1,0 +1,174 @@
+"""Tiny Wan models whose every part matters: unit-scale random weights, so that a fault moves the output far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.job import Job
+from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.models.wan import Wan
+from hybridgen.plan import Clip, Plan
+from hybridgen.runtime.kernels import select
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.sequence import Shard
+from hybridgen.runtime.worker import apply_strategies, denoise, gather_latents, set_up
+from tests.ranks import run_ranks
+
+TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
+FACTS = ModelFacts(
+    name="tiny",
+    family="wan",
+    source="tiny",
+    transformer=TRANSFORMER,
+    vae=VaeFacts(base_dim=8, res_blocks=1, params=668_043),
+    experts=2,
+    boundary=0.875,
+    text_tokens=12,
+    text_params=1000,
+    defaults=RequestDefaults(width=64, height=64, frames=17),
+)
+CLIP = Clip(64, 64, 17, steps=3, guidance=4.0)  # latent 5 x 8 x 8, 80 tokens; steps of both experts
+GUIDANCE_2 = 3.0
+SEED = 7
+
+
+def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Matrices N(0, 1 / fan_in), modulation tables N(0, 1), small biases, norms near 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if "scale_shift_table" in name:
+                p.copy_(noise)
+            elif p.dim() >= 2:
+                p.copy_(noise / p[0].numel() ** 0.5)
+            elif "norm" in name and name.endswith("weight"):
+                p.copy_(1 + 0.2 * noise)
+            else:
+                p.copy_(0.1 * noise)
+    return model
+
+
+def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
+    from diffusers import WanTransformer3DModel
+
+    model = WanTransformer3DModel(
+        patch_size=facts.patch,
+        num_attention_heads=facts.heads,
+        attention_head_dim=facts.head_dim,
+        in_channels=facts.in_channels,
+        out_channels=facts.out_channels,
+        text_dim=facts.text_dim,
+        freq_dim=facts.freq_dim,
+        ffn_dim=facts.ffn,
+        num_layers=facts.layers,
+        rope_max_seq_len=64,
+    )
+    return unit_scale(model, seed).eval()
+
+
+def scheduler() -> Any:
+    from diffusers import UniPCMultistepScheduler
+
+    return UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
+
+
+@lru_cache
+def experts(dtype: str = "float32", layers: int = TRANSFORMER.layers) -> list[Any]:
+    """Two experts; in half precision with the modules that from_pretrained keeps in fp32 kept so."""
+    models = [transformer(seed, replace(TRANSFORMER, layers=layers)) for seed in (1, 2)]
+    if dtype != "float32":
+        for model in models:
+            keep = model._keep_in_fp32_modules
+            for name, p in model.named_parameters():
+                if not any(part in name.split(".") for part in keep):
+                    p.data = p.data.to(getattr(torch, dtype))
+    return models
+
+
+@lru_cache
+def prompt_embeds() -> Tensor:
+    """[branches, 1, text tokens, text_dim]"""
+    shape = (2, 1, FACTS.text_tokens, TRANSFORMER.text_dim)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+@lru_cache
+def stock_latents(clip: Clip = CLIP, dtype: str = "float32", layers: int = TRANSFORMER.layers) -> Tensor:
+    """What diffusers' WanPipeline makes of the same request in one process, [1, 16, T, H, W]."""
+    from diffusers import AutoencoderKLWan, WanPipeline
+
+    vae = AutoencoderKLWan(base_dim=8, num_res_blocks=1)
+    high, low = experts(dtype, layers)
+    pipe = WanPipeline(
+        tokenizer=None,
+        text_encoder=None,
+        vae=vae,
+        scheduler=scheduler(),
+        transformer=high,
+        transformer_2=low,
+        boundary_ratio=FACTS.boundary,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    with_prompt, without = prompt_embeds().to(getattr(torch, dtype))
+    found: Tensor = pipe(
+        prompt_embeds=with_prompt,
+        negative_prompt_embeds=without,
+        width=clip.width,
+        height=clip.height,
+        num_frames=clip.frames,
+        num_inference_steps=clip.steps,
+        guidance_scale=clip.guidance,
+        guidance_scale_2=GUIDANCE_2,
+        generator=torch.Generator().manual_seed(SEED),
+        output_type="latent",
+    ).frames
+    return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run on ranks gave: the latents that rank 0 gathered, and the bytes every rank sent."""
+
+    latents: Tensor
+    sent: list[dict[str, int]]
+
+    def error(self, reference: Tensor) -> float:
+        """||a - b|| / ||b||; not-a-number counts as infinite."""
+        found = ((self.latents - reference).norm() / reference.norm()).item()
+        return found if found == found else float("inf")
+
+
+def tiny_plan(degrees: Degrees, clip: Clip = CLIP, dtype: str = "float32", **changes: Any) -> Plan:
+    return Plan(FACTS, clip, degrees, dtype=dtype, warmup=clip.steps).replace(**changes)
+
+
+def tiny_job(plan: Plan, attention: str = "auto") -> Job:
+    kernel = select(attention, "cpu", plan.dtype, TRANSFORMER.head_dim, plan.degrees.cp > 1)
+    nowhere = Path("unused")
+    return Job(plan, kernel, "cpu", "", "", plan.clip.guidance, GUIDANCE_2, SEED, 8, nowhere, nowhere, quiet=True)
+
+
+def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
+    """Denoise on forked CPU ranks through the worker's own functions."""
+    job = tiny_job(plan, attention)
+    models = experts(plan.dtype, plan.facts.transformer.layers)
+
+    def denoise_here(context: RankContext) -> tuple[Tensor | None, dict[str, int]]:
+        rank = set_up(context, job)
+        shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
+        model = Wan(plan, models, scheduler(), job.kernel, shard)
+        model.prompt_embeds = list(prompt_embeds().to(model.dtype))
+        apply_strategies(rank, model)
+        latents = gather_latents(rank, model, denoise(rank, model))
+        return latents, dict(rank.mesh.traffic.sent)
+
+    results = run_ranks(plan.world_size, denoise_here)
+    return Outcome(results[0][0], [sent for _, sent in results])
