@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from hybridgen.runtime.attention import CALLS, Merge, attend, merge
+from hybridgen.runtime.attention import CALLS, Merge, attend, merge_stacked
 from hybridgen.runtime.kernels import KERNELS, Kernel, is_installed
 
 CUDNN = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -131,11 +131,12 @@ def merge_rows() -> Iterator[str]:
     for dtype in (torch.float32, torch.bfloat16):
         outs = torch.randn(3, *size, device=DEVICE).to(dtype)
         lses = torch.randn(3, *size[:3], 1, device=DEVICE)
-        running = Merge(outs[0].clone(), lses[0])
+        running = Merge(outs[0])
+        running.add(outs[0].clone(), lses[0])
         name, gigabytes = str(dtype).removeprefix("torch."), outs.nbytes / 1e9
         time = milliseconds(lambda: running.add(outs[1], lses[1]))
         yield f"| one more part (ring) | {name} | {time:.3f} | {gigabytes / 3 / time * 1e3:.1f} |"
-        time = milliseconds(lambda: merge(outs, lses, dtype))
+        time = milliseconds(lambda: merge_stacked(outs, lses, dtype))
         yield f"| three at once (attention2d) | {name} | {time:.3f} | {gigabytes / time * 1e3:.1f} |"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -40,6 +41,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    # As an exception it runs the clean-up that kills the ranks.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(_run(sys.argv[1:]))
 
 
@@ -52,15 +55,15 @@ def _run(arguments: list[str]) -> int:
         return 2
     except RequestError as error:
         if _speaks():
-            text.say(*error.lines())
+            text.say(*error.lines(["hybridgen", *arguments]))
         return 2
     except RunFailed as error:
         text.say(*error.lines())
         if "--debug" in arguments and error.traceback:
             text.say(error.traceback)
         return 1
-    except (KeyboardInterrupt, typer.Abort):
-        text.say("stopped")
+    except (KeyboardInterrupt, typer.Abort) as interrupt:
+        text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
         return 130
     except BrokenPipeError:
         # The reader of our pipe went away (| head); nothing is left to say, also not at exit.

@@ -51,14 +51,13 @@ def run(
     if dry_run:
         text.answer(*draw.whole(plan, guidance_2, fps))
         return
-    if not quiet:
-        text.say(*(draw.whole if verbose else draw.head)(plan, guidance_2, fps))
+    show = draw.whole if verbose else draw.head
     if not chosen.request.prompt:
+        text.say(*show(plan, guidance_2, fps))
         raise _prompt_missing(plan.world_size)
-    outputs = Outputs(out, latents, report, preview, overwrite)
-    job = prepare(chosen, plan, outputs, quiet)
+    job = prepare(chosen, plan, Outputs(out, latents, report, preview, overwrite), quiet)
     if not quiet:
-        text.say(f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
+        text.say(*show(plan, guidance_2, fps), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
     from hybridgen.runtime.launch import launch
 
     result = launch(job)

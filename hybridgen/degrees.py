@@ -87,6 +87,7 @@ def divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-def nearest(value: int, legal: list[int], count: int = 2) -> list[int]:
-    """The `count` legal values nearest to `value`, in ascending order (ties: the smaller first)."""
-    return sorted(sorted(legal, key=lambda x: (abs(x - value), x))[:count])
+def nearest(value: int, legal: list[int]) -> list[int]:
+    """The legal values next to `value`: the one below and the one above, as far as they exist."""
+    below, above = [x for x in legal if x <= value], [x for x in legal if x > value]
+    return sorted(below)[-1:] + sorted(above)[:1]

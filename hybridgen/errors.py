@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+
+Change = Mapping[str, str | None]
+"""Flags to set in a command, without dashes; None takes a flag away. {"ulysses": "8", "ring": None}"""
 
 
 @dataclass(frozen=True)
@@ -16,21 +22,50 @@ class Violation:
     nearest: tuple[str, ...] = ()
     """Complete flag settings that would be legal in its place, nearest first ("--ulysses 5")."""
 
-    def __str__(self) -> str:
-        return f"error[{self.rule}]: {self.message}"
-
 
 class RequestError(ValueError):
-    """The request cannot be served as asked (exit code 2); nothing has been started or loaded."""
+    """The request cannot be served as asked (exit code 2); nothing has been started or loaded.
 
-    def __init__(self, rule: str, message: str, why: str = "", tries: Iterable[str] = ()) -> None:
+    `tries` are what to try: a change of flags, which the command line shows as the user's own command with it, or
+    a whole command.
+    """
+
+    def __init__(self, rule: str, message: str, why: str = "", tries: Iterable[Change | str] = ()) -> None:
         super().__init__(message)
         self.rule, self.message, self.why, self.tries = rule, message, why, tuple(tries)
 
-    def lines(self) -> list[str]:
-        """The whole message: a first line that says it all, then at most one why: and the try: lines."""
+    @classmethod
+    def of(cls, violation: Violation) -> RequestError:
+        """A broken rule as an error; the first of the nearest settings is what to try."""
+        return cls(violation.rule, violation.message, violation.why, map(change_of, violation.nearest[:1]))
+
+    def lines(self, command: list[str] | None = None) -> list[str]:
+        """The whole message: a first line that says it all, then at most one why: and the try: lines.
+
+        `command` is what the user typed, as words; without it a change of flags stands alone.
+        """
         why = [f"  why:  {self.why}"] if self.why else []
-        return [f"error[{self.rule}]: {self.message}", *why, *(f"  try:  {line}" for line in self.tries)]
+        tries = [t if isinstance(t, str) else shlex.join(changed(command or [], t)) for t in self.tries]
+        return [f"error[{self.rule}]: {self.message}", *why, *(f"  try:  {line}" for line in tries)]
+
+
+def change_of(setting: str) -> Change:
+    """"--pipefusion 2 --warmup 20" as {"pipefusion": "2", "warmup": "20"}."""
+    return {flag: value for flag, value in re.findall(r"--(\S+)\s+(\S+)", setting)}
+
+
+def changed(command: list[str], change: Change) -> list[str]:
+    """The command with some flags set or taken away, others as they were and where they were."""
+    words, open_changes = list(command), dict(change)
+    for name, value in change.items():
+        flag = f"--{name}"
+        for at, word in enumerate(words):
+            if word == flag and at + 1 < len(words) or word.startswith(f"{flag}="):
+                width = 2 if word == flag else 1
+                words[at : at + width] = [] if value is None else [flag, value]
+                del open_changes[name]
+                break
+    return words + [w for name, value in open_changes.items() if value is not None for w in (f"--{name}", value)]
 
 
 @dataclass

@@ -7,7 +7,6 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +126,8 @@ def degrees_data(plan: Plan) -> dict[str, Any]:
 @lru_cache
 def versions() -> dict[str, str]:
     """Versions of what makes the numbers."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for package in ("hybridgen", "torch", "diffusers", "transformers", "safetensors", "flash-attn"):
         try:

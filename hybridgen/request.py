@@ -91,10 +91,18 @@ def _check_outputs(outputs: Outputs) -> None:
         if path is None:
             continue
         if path.suffix.lower() != ending:
-            raise RequestError("output-format", f"{flag} {path} must end in {ending}; nearest: {path.with_suffix(ending)}")
+            near = path.with_suffix(ending)
+            raise RequestError(
+                "output-format",
+                f"{flag} {path} must end in {ending}; nearest: {near}",
+                tries=[{flag.removeprefix("--"): str(near)}],
+            )
         if not path.absolute().parent.is_dir():
-            raise RequestError("output-folder", f"{flag} {path}: the folder {path.parent} does not exist",
-                               tries=[f"mkdir -p {shlex.quote(str(path.parent))}"])
+            raise RequestError(
+                "output-folder",
+                f"{flag} {path}: the folder {path.parent} does not exist",
+                tries=[f"mkdir -p {shlex.quote(str(path.parent))}"],
+            )
         if path.exists() and not outputs.overwrite:
             raise RequestError("output-exists", f"{flag} {path} exists; give --overwrite to replace it, or another name")
 
@@ -137,7 +145,7 @@ def _check_machine(plan: Plan, device: str) -> None:
             "memory",
             f"{world} CPU rank{'s' if world > 1 else ''} of {plan.facts.name} need about {needed / 1e9:.0f} GB "
             f"and this machine has {present / 1e9:.0f} GB; nearest: --model demo, or a machine with {world} GPUs",
-            tries=[f"hybridgen run --model {plan.facts.name} {plan.degrees.flags()} --dry-run".replace("  ", " ")],
+            tries=[f"hybridgen run --model {plan.facts.name} {plan.degrees.flags()} --dry-run"],
         )
 
 

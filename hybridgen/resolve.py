@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from hybridgen.degrees import AXES, Degrees, parse_pair
-from hybridgen.errors import RequestError, Violation
+from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
@@ -53,23 +51,9 @@ def check(plan: Plan, gpus: int | None = None) -> None:
     """Raise RequestError for the first rule that the plan breaks."""
     broken = registry.violations(plan)
     if broken:
-        raise refusal(plan, broken[0])
+        raise RequestError.of(broken[0])
     if gpus is not None and gpus != plan.world_size:
         raise _product(plan, gpus)
-
-
-def refusal(plan: Plan, violation: Violation) -> RequestError:
-    """A violation as an error, with the command that comes nearest to what was asked."""
-    tries = []
-    if violation.nearest:
-        rest = plan.degrees.named()
-        for flag in re.findall(r"--(\S+)", violation.nearest[0]):
-            rest.pop(flag, None)
-        if violation.rule == "ring-attn2d":
-            rest.pop("ring", None)
-        kept = " ".join(f"--{name} {value}" for name, value in rest.items())
-        tries.append(f"hybridgen run --model {plan.facts.name} {kept} {violation.nearest[0]} --dry-run".replace("  ", " "))
-    return RequestError(violation.rule, violation.message, violation.why, tries)
 
 
 def _product(plan: Plan, gpus: int) -> RequestError:
@@ -86,7 +70,7 @@ def _product(plan: Plan, gpus: int) -> RequestError:
         f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
         + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
         RULES["gpus-product"],
-        [f"hybridgen run --model {plan.facts.name} --gpus {gpus} {p.degrees.flags()} --dry-run" for p in close[:1]],
+        [{**dict.fromkeys((*degrees.named(), "usp"), None), **p.degrees.named()} for p in close[:1]],
     )
 
 
@@ -128,6 +112,7 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
             f"--order {','.join(names)} leaves out {', '.join(missing)}, which more than one rank shares; "
             f"nearest: {','.join([*names, *missing])}",
             RULES["order"],
+            [{"order": ",".join([*names, *missing])}],
         )
     return (*names, *(axis for axis in AXES if axis not in names))
 
@@ -146,6 +131,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
             f"nearest: {near}",
             RULES["size"],
+            [{"size": near}],
         )
     frames = defaults.frames if request.frames is None else request.frames
     stride = facts.vae.stride_time
@@ -156,6 +142,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
             f"nearest: {low}, {low + stride}",
             RULES["frames"],
+            [{"frames": str(low + stride)}],
         )
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:

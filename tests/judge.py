@@ -1,8 +1,8 @@
 """Reads a demo clip, frames [T, H, W, 3] in 0..1, back as its caption's words: colour, shape and direction.
 
-Knows nothing of how clips are made or models trained: the shape is the largest bright blob of every frame; its colour
-is compared with a table, its outline with ideal shapes of equal area and centre, its centre over time gives the motion.
-Any frame size and length.
+Knows nothing of how clips are made or models trained: the shape is the largest bright blob of every frame;
+its colour is compared with a table, its outline with ideal shapes of equal area and centre, and its centre
+over time gives the motion. Any frame size and length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ COLOURS = {
     "white": (1.0, 1.0, 1.0),
     "purple": (0.75, 0.1, 0.9),
 }
-SHAPES = ("circle", "square", "triangle", "cross")
 BRIGHT = 0.62  # brightest channel of a shape's pixel; the background stays below 0.5
 MIN_AREA = 40  # pixels; a smaller blob is no shape
 MAX_SHARE = 0.3  # of the frame; a larger blob is no shape
@@ -70,30 +69,28 @@ def centres(blobs: Mask) -> Floats:
     return np.array([[index.mean() for index in np.nonzero(blob)[::-1]] for blob in blobs])
 
 
-def ideal(shape: str, x: Floats, y: Floats) -> Mask:
-    """Mask of a shape of area 1 whose centroid is the origin; y points down."""
+def ideals(x: Floats, y: Floats) -> dict[str, Mask]:
+    """Masks of shapes of area 1 whose centroid is the origin; y points down."""
     ax, ay = np.abs(x), np.abs(y)
-    if shape == "circle":
-        return x * x + y * y < 1 / np.pi
-    if shape == "square":
-        return np.maximum(ax, ay) < 0.5
-    if shape == "triangle":  # equilateral, apex up, height 1.316
-        return (y < 0.4387) & (np.sqrt(3) * ax - y < 0.8774)
     long, short = np.maximum(ax, ay), np.minimum(ax, ay)
-    return (long < 0.6156) & (short < 0.2565)
+    return {
+        "circle": x * x + y * y < 1 / np.pi,
+        "square": long < 0.5,
+        "triangle": (y < 0.4387) & (np.sqrt(3) * ax - y < 0.8774),  # equilateral, apex up
+        "cross": (long < 0.6156) & (short < 0.2565),
+    }
 
 
-def overlaps(blobs: Mask) -> Floats:
-    """Mean intersection over union [4] of masks [T, H, W] with each of SHAPES, at the masks' centres and areas."""
+def overlaps(blobs: Mask) -> dict[str, float]:
+    """Mean intersection over union of masks [T, H, W] with the ideals of the same centre and area."""
     centre = centres(blobs)
     scale = np.sqrt(blobs.sum((1, 2)))[:, None, None]
     x = (np.arange(blobs.shape[2])[None, None, :] - centre[:, 0, None, None]) / scale
     y = (np.arange(blobs.shape[1])[None, :, None] - centre[:, 1, None, None]) / scale
-    result = []
-    for shape in SHAPES:
-        mask = ideal(shape, *np.broadcast_arrays(x, y))
-        result.append(((mask & blobs).sum((1, 2)) / (mask | blobs).sum((1, 2))).mean())
-    return np.array(result)
+    return {
+        name: float(((mask & blobs).sum((1, 2)) / (mask | blobs).sum((1, 2))).mean())
+        for name, mask in ideals(x, y).items()
+    }
 
 
 def nearest_colour(rgb: Floats) -> str:
@@ -121,7 +118,8 @@ def judge(frames: NDArray[np.floating]) -> Verdict:
     if seen.sum() < max(2, len(frames) / 2):
         return Verdict(None, None, None)
     frames, blobs = frames[seen], blobs[seen]
-    colour = np.mean([np.median(frame[blob], axis=0) for frame, blob in zip(frames, blobs, strict=True)], axis=0)
+    medians = [np.median(frame[blob], axis=0) for frame, blob in zip(frames, blobs, strict=True)]
     overlap = overlaps(blobs)
-    shape = SHAPES[int(overlap.argmax())] if overlap.max() >= MIN_OVERLAP else None
-    return Verdict(nearest_colour(colour), shape, motion(centres(blobs)))
+    shape = max(overlap, key=overlap.__getitem__)
+    known = shape if overlap[shape] >= MIN_OVERLAP else None
+    return Verdict(nearest_colour(np.mean(medians, axis=0)), known, motion(centres(blobs)))

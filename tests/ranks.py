@@ -12,15 +12,16 @@ from hybridgen.runtime.ranks import RankContext, run_local
 from hybridgen.runtime.worker import init_process_group
 
 
-def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0) -> list[Any]:
-    """fn(context) on `world` forked ranks, one thread each, with a default process group; the results by rank.
+def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0, group: bool = True) -> list[Any]:
+    """fn(context) on `world` forked ranks, one thread each; the results by rank.
 
+    `group`: make the default process group first; else fn does that.
     A rank's exception comes back as RunFailed with the rank's traceback in its text.
     """
 
     def main(context: RankContext) -> Any:
         torch.set_num_threads(1)
-        if world > 1:
+        if group and world > 1:
             init_process_group(context, torch.device("cpu"))
         with torch.no_grad():
             result = fn(context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +13,15 @@ from examples.train_demo.clips import CAPTIONS, Size, free_scene, grid_clips, se
 from tests.judge import Verdict, expected, judge
 
 OTHER_SIZES = [Size(17, 48, 80), Size(17, 80, 48), Size(9, 64, 64), Size(33, 64, 64)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Many small tensors: more threads only get in each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def as_frames(clip: torch.Tensor) -> NDArray[np.float32]:
@@ -26,10 +35,10 @@ def rendered(caption: str, seed: int = 0) -> NDArray[np.float32]:
 
 
 def accuracy(draw: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Share of all captions whose clip, made by draw(indices [n]) -> [n, 3, T, H, W], is read as the caption."""
+    """Share of captions read from their clips; draw maps caption indices [n] to clips [n, 3, T, H, W]."""
     right = [
         judge(as_frames(clip)) == expected(CAPTIONS[index])
-        for indices in torch.arange(len(CAPTIONS)).split(8)
+        for indices in torch.split(torch.arange(len(CAPTIONS)), 8)
         for index, clip in zip(indices.tolist(), draw(indices), strict=True)
     ]
     return sum(right) / len(right)

@@ -1,4 +1,4 @@
-"""parallel-vae: strips decode what one process decodes, send what the rules declare, and leave the VAE as it was."""
+"""parallel-vae: strips decode what one process does, send what is declared, and leave the VAE as it was."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 import torch
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
+from torch import Tensor
+
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.models.catalogue import DEMO_FOLDER, find
 from hybridgen.models.facts import ModelFacts, VaeFacts
@@ -20,9 +22,8 @@ from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
 from hybridgen.runtime.comm import Group, Traffic
 from hybridgen.runtime.mesh import Mesh, build_mesh
+from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.parallel_vae import halo, rules, run
-from torch import Tensor
-
 from tests.ranks import run_ranks
 
 TOLERANCE = 1e-5
@@ -32,11 +33,22 @@ RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, pa
 WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """References are computed beside nothing else, but a busy machine makes several threads much slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def facts(vae: VaeFacts) -> ModelFacts:
     return replace(find("wan2.2"), name="test", vae=vae)
 
 
-def plan_for(vae: VaeFacts, rows: int, columns: int, frames: int, degrees: Degrees, order: Any = AXES) -> Plan:
+def plan_for(
+    vae: VaeFacts, rows: int, columns: int, frames: int, degrees: Degrees, order: tuple[str, ...] = AXES
+) -> Plan:
     """A plan whose latents have this size."""
     stride = vae.stride_space
     clip = Clip(columns * stride, rows * stride, 4 * (frames - 1) + 1, steps=1, guidance=1.0)
@@ -108,7 +120,7 @@ def decode_on(mesh: Mesh, plan: Plan, vae: Any) -> Decoded:
         pixels.append(x)
         return to_uint8(x)
 
-    run.to_uint8 = keep  # type: ignore[attr-defined]
+    run.to_uint8 = keep  # type: ignore  # a forked rank's own module
     run.apply(model, mesh, plan)
     chunks = list(model.decode(noise(plan) if mesh.rank == 0 else None))
     assert all((chunk is None) == (mesh.rank != 0) for chunk in chunks)
@@ -121,8 +133,8 @@ def decode_on(mesh: Mesh, plan: Plan, vae: Any) -> Decoded:
 def decode_all(cases: list[tuple[Plan, Any]]) -> list[list[Decoded]]:
     """Decode every case on the ranks of its plan (as many in all cases); per case, what each rank reports."""
 
-    def job(rank: int) -> list[Decoded]:
-        return [decode_on(build_mesh(plan.layout, rank, "cpu"), plan, vae) for plan, vae in cases]
+    def job(context: RankContext) -> list[Decoded]:
+        return [decode_on(build_mesh(plan.layout, context.rank, "cpu"), plan, vae) for plan, vae in cases]
 
     return list(map(list, zip(*run_ranks(cases[0][0].world_size, job), strict=True)))
 
@@ -320,13 +332,13 @@ def test_an_abandoned_stream_leaves_the_vae_as_before(monkeypatch: pytest.Monkey
     [
         (Degrees(cfg=2, ulysses=4, vae=4), (1280, 720), None, ()),
         (Degrees(cfg=2, ulysses=4, vae=8), (1280, 720), None, ()),
-        (Degrees(cfg=2, ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4", "--vae 3")),
+        (Degrees(cfg=2, ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4", "--vae 8")),
         (Degrees(cfg=2, ulysses=4, vae=7), (1280, 720), "vae-width", ("--vae 8", "--vae 4")),
-        (Degrees(ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4", "--vae 3")),
-        (Degrees(ulysses=4, vae=0), (1280, 720), "vae-width", ("--vae 1", "--vae 2")),
+        (Degrees(ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4",)),
+        (Degrees(ulysses=4, vae=0), (1280, 720), "vae-width", ("--vae 1",)),
         (Degrees(ulysses=8, vae=8), (48, 64), None, ()),
-        (Degrees(ulysses=8, vae=8), (48, 32), "vae-rows", ("--vae 6", "--vae 5")),
-        (Degrees(cfg=2, ulysses=4, vae=8), (32, 48), "vae-rows", ("--vae 4", "--vae 3")),
+        (Degrees(ulysses=8, vae=8), (48, 32), "vae-rows", ("--vae 6",)),
+        (Degrees(cfg=2, ulysses=4, vae=8), (32, 48), "vae-rows", ("--vae 4",)),
     ],
 )
 def test_width_is_checked(degrees: Degrees, size: tuple[int, int], rule: str | None, options: Any) -> None:

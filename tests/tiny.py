@@ -170,5 +170,5 @@ def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
         latents = gather_latents(rank, model, denoise(rank, model))
         return latents, dict(rank.mesh.traffic.sent)
 
-    results = run_ranks(plan.world_size, denoise_here)
+    results = run_ranks(plan.world_size, denoise_here, group=False)
     return Outcome(results[0][0], [sent for _, sent in results])

@@ -1,8 +1,8 @@
 """The demo's data: captions and clips of one soft-edged coloured shape that moves over a dark background.
 
-Clips are [n, 3, frames, height, width] in -1..1. `free_clips` has shapes of any size, place and speed (for the codec);
-`grid_clips` has one size, centres in the middle of 8x8 cells and a whole number of cells per latent frame where it
-fits (for the transformer): the latent of a clip is then one pattern that moves over the latent grid.
+Clips are [n, 3, frames, height, width] in -1..1. `free_clips` has shapes of any size, place and speed, for
+the codec. `grid_clips` has one size, cell-centred starts and, where it fits, a speed of one cell per latent
+frame, for the transformer: the latent of such a clip is one pattern that moves over the latent grid.
 """
 
 from __future__ import annotations
@@ -114,12 +114,16 @@ def signed_distance(shape: Tensor, x: Tensor, y: Tensor, r: Tensor) -> Tensor:
     below = y - 0.2 * r
     triangle = torch.maximum(0.866 * x.abs() - 0.5 * below, below) - 0.625 * r
     arm, half = 1.08 * r, 0.45 * r
-    level, upright = torch.maximum(x.abs() - arm, y.abs() - half), torch.maximum(y.abs() - arm, x.abs() - half)
+    level = torch.maximum(x.abs() - arm, y.abs() - half)
+    upright = torch.maximum(y.abs() - arm, x.abs() - half)
     cross = torch.minimum(level, upright)
-    return torch.where(shape == 0, circle, torch.where(shape == 1, square, torch.where(shape == 2, triangle, cross)))
+    pointed = torch.where(shape == 2, triangle, cross)
+    return torch.where(shape == 0, circle, torch.where(shape == 1, square, pointed))
 
 
-def render(scene: Scene, times: Tensor, origin: Tensor, window: tuple[int, int], size: Size) -> tuple[Tensor, Tensor]:
+def render(
+    scene: Scene, times: Tensor, origin: Tensor, window: tuple[int, int], size: Size
+) -> tuple[Tensor, Tensor]:
     """Clips [n, 3, T, h, w] and soft shape masks [n, 1, T, h, w].
 
     times [n, T] are frame numbers, origin [n, 2] the window's corner (x, y) and window its height and width.
@@ -131,7 +135,7 @@ def render(scene: Scene, times: Tensor, origin: Tensor, window: tuple[int, int],
     xx = (torch.arange(window[1]).float() + origin[:, :1])[:, None, None, :]
     yy = (torch.arange(window[0]).float() + origin[:, 1:])[:, None, :, None]
     centre = scene.start[:, None] + scene.velocity[:, None] * times[..., None].float()
-    x, y = torch.broadcast_tensors(xx - centre[..., 0, None, None], yy - centre[..., 1, None, None])
+    x, y = xx - centre[..., 0, None, None], yy - centre[..., 1, None, None]  # [n, T, 1, w], [n, T, h, 1]
     shape = (scene.caption // 4 % 4)[:, None, None, None]
     mask = torch.sigmoid(-1.5 * signed_distance(shape, x, y, scene.radius[:, None, None, None]))[:, None]
     across, down = (xx / size.width * 2 - 1)[:, None], (yy / size.height * 2 - 1)[:, None]
@@ -158,7 +162,7 @@ def grid_clips(caption: Tensor, size: Size, rng: torch.Generator) -> Tensor:
 
 
 def free_crops(n: int, frames: int, side: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random space-time windows of `frames` frames and side x side pixels, most of them near the shape, and masks."""
+    """Random windows of frames x side x side pixels, most of them near the shape, and their masks."""
     size = Size(frames=max(frames, 17))
     scene = free_scene(random_captions(n, rng), size, rng)
     first = torch.randint(0, size.frames - frames + 1, (n,), generator=rng)

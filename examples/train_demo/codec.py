@@ -36,7 +36,7 @@ def build_vae() -> AutoencoderKLWan:
 
 
 def in_two_calls(net: Any, x: Tensor, **flags: bool) -> Tensor:
-    """Causal coding of frame 0, then of all others: equals the library's loop over chunks, but faster and unclamped."""
+    """Causal coding of frame 0, then of all others: like the library's loop, but faster and unclamped."""
     cache = [None] * sum(isinstance(m, wan_vae.WanCausalConv3d) for m in net.modules())
     first = net(x[:, :, :1], feat_cache=cache, feat_idx=[0], **flags)
     rest = net(x[:, :, 1:], feat_cache=cache, feat_idx=[0], **dict.fromkeys(flags, False))
@@ -56,7 +56,7 @@ def decode(vae: AutoencoderKLWan, z: Tensor) -> Tensor:
 
 @contextmanager
 def linear_path_only(vae: AutoencoderKLWan) -> Iterator[None]:
-    """Skip residual and attention branches, zero after the analytic start: a training step becomes 3x faster."""
+    """Skip residual and attention branches, zero after the analytic start: training steps are 3x faster."""
 
     def shortcut(block: Any, x: Tensor, feat_cache: Any = None, feat_idx: Any = (0,)) -> Tensor:
         feat_idx[0] += 2  # the two convolutions that are skipped
@@ -80,7 +80,7 @@ def linear_path_only(vae: AutoencoderKLWan) -> Iterator[None]:
 @torch.no_grad()
 def psnr(vae: AutoencoderKLWan, n: int = 16, seed: int = 999) -> list[float]:
     """Held-out PSNR in dB through the public encode and decode: all frames, first frame, last frame."""
-    clips = free_clips(n, seeded(seed)).split(4)
+    clips = torch.split(free_clips(n, seeded(seed)), 4)
     error = torch.cat([(vae.decode(vae.encode(x).latent_dist.mean).sample - x) ** 2 for x in clips])
     return [round(10 * math.log10(4 / e.mean().item()), 2) for e in (error, error[:, :, 0], error[:, :, -1])]
 
@@ -97,12 +97,17 @@ def reconstruction_loss(vae: AutoencoderKLWan, x: Tensor, mask: Tensor) -> Tenso
 
 
 def train_vae(
-    vae: AutoencoderKLWan, steps: int, lr: float, windows: Sequence[tuple[int, int, int]], warm: int, seed: int
+    vae: AutoencoderKLWan,
+    steps: int,
+    lr: float,
+    windows: Sequence[tuple[int, int, int]],
+    warm: int,
+    seed: int,
 ) -> None:
     """Train in place on crops; windows are (clips, frames, pixels) of the crops, used in turn.
 
-    Once the branches take part the windows must be long: the causal caches reach back over the whole clip, and with
-    5-frame windows only the first frames of a clip improve.
+    Once the branches take part, windows must be long: the causal caches reach back over the whole clip, and
+    with 5-frame windows only the first frames of a clip improve.
     """
     torch.manual_seed(seed)
     rng, began = seeded(seed), time.time()
@@ -117,4 +122,7 @@ def train_vae(
         optimiser.step()
         if (step + 1) % 200 == 0:
             seconds = time.time() - began
-            print(f"  codec {step + 1}/{steps} {seconds:.0f}s loss {loss.item():.4f} {psnr(vae, 8)} dB", flush=True)
+            print(
+                f"  codec {step + 1}/{steps} {seconds:.0f}s loss {loss.item():.4f} {psnr(vae, 8)} dB",
+                flush=True,
+            )

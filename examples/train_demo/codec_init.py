@@ -1,11 +1,12 @@
-"""Analytic start of the codec: a fresh AutoencoderKLWan becomes a linear codec of about 26 dB, without training.
+"""Analytic start of the codec: a fresh AutoencoderKLWan becomes a linear codec of about 26 dB, untrained.
 
-* Residual and attention branches end in zeros and 1x1 shortcuts copy channels, so every block is the identity.
-* Stride-2 convolutions: space-to-depth followed by PCA. Time convolutions: mean and half difference of frame pairs
-  (frame 0 skips them in the Wan layout, so it is coded as a still pair: differences 0).
-* The heads (RMS norm, SiLU, convolution) are near-linear thanks to constant channels; the convolution is ridge-fitted.
-* Up-convolutions act on a nearest-upsampled grid and cannot tell even from odd pixels, so no exact inverse exists;
-  each is ridge-fitted (3x3 neighbourhood) to the encoder's features one level up.
+* Residual and attention branches end in zeros and 1x1 shortcuts copy channels: every block is the identity.
+* Stride-2 convolutions: space-to-depth followed by PCA. Time convolutions: mean and half difference of frame
+  pairs (frame 0 skips them in the Wan layout, so it is coded as a still pair: differences 0).
+* The heads (RMS norm, SiLU, convolution) are near-linear thanks to constant channels; their convolution is
+  ridge-fitted.
+* Up-convolutions act on a nearest-upsampled grid and cannot tell even from odd pixels, so no exact inverse
+  exists; each is ridge-fitted (3x3 neighbourhood) to the encoder's features one level up.
 
 Unused output channels keep small random weights and unused inputs zero weights, so both get gradients later.
 """
@@ -54,7 +55,7 @@ def some(n: int, rng: torch.Generator) -> Tensor:
 
 
 def ridge(x: Tensor, y: Tensor, strength: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """Least-squares weights [a, b] and bias [b] of y [n, b] ~ x [n, a] @ weights + bias; collinear columns are fine."""
+    """Least-squares weights [a, b] and bias [b] of y [n, b] ~ x [n, a] @ weights + bias."""
     x_mean, y_mean = x.mean(0), y.mean(0)
     x_centred, y_centred = (x - x_mean).double(), (y - y_mean).double()
     normal = x_centred.T @ x_centred
@@ -174,7 +175,7 @@ def init_encoder_head(vae: AutoencoderKLWan, x: Tensor, features: Tensor) -> Non
 
 
 def fit(conv: Any, h: Tensor, target: Tensor, rng: torch.Generator) -> Tensor:
-    """Ridge-fit a 3x3 (or the last time slice of a 3x3x3) convolution h -> target, [N, C, H, W]; returns its output."""
+    """Ridge-fit a 3x3 convolution (last slice of 3x3x3) h -> target [N, C, H, W]; returns its output."""
     columns = F.unfold(h, 3, padding=1).transpose(1, 2).flatten(0, 1)
     rows = rows_of(target)
     pick = some(len(columns), rng)

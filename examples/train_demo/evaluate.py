@@ -1,6 +1,6 @@
-"""Measure a demo checkpoint with diffusers' stock WanPipeline: does the clip of every caption show what it says?
+"""Measure a demo checkpoint with diffusers' stock WanPipeline: do clips show what their captions say?
 
-    python examples/train_demo/evaluate.py hybridgen/demo/checkpoint --dtype bfloat16 --seeds 0 1 --sheet sheet.png
+python examples/train_demo/evaluate.py hybridgen/demo/checkpoint --dtype bfloat16 --sheet sheet.png
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.judge import Verdict, expected, judge
 
 Frames = NDArray[np.float32]
 ATTRIBUTES = ("colour", "shape", "direction")
-SHEET_ROWS = [16 * c + 4 * s + (c + s) % 4 for c in range(6) for s in range(4)]  # colours x shapes, directions in turn
+SHEET_ROWS = [16 * c + 4 * s + (c + s) % 4 for c in range(6) for s in range(4)]  # directions in turn
 LABEL_WIDTH, ZOOM = 190, 2
 
 
@@ -58,7 +58,8 @@ def measure(
     for seed in seeds:
         for first in range(0, len(CAPTIONS), batch):
             captions = range(first, min(first + batch, len(CAPTIONS)))
-            for i, frames in zip(captions, generate(pipe, captions, seed, size, steps, guidance), strict=True):
+            clips = generate(pipe, captions, seed, size, steps, guidance)
+            for i, frames in zip(captions, clips, strict=True):
                 results[seed, i] = frames, judge(frames)
     return results
 
@@ -66,15 +67,19 @@ def measure(
 def summary(results: dict[tuple[int, int], tuple[Frames, Verdict]]) -> dict[str, object]:
     """Share of clips that are right in each attribute and in all, and the list of those that are not."""
     right = np.array(
-        [np.equal(astuple(v), astuple(expected(CAPTIONS[i]))) for (_, i), (_, v) in results.items()], dtype=bool
-    )
+        [
+            np.equal(astuple(verdict), astuple(expected(CAPTIONS[i])))
+            for (_, i), (_, verdict) in results.items()
+        ]
+    ).astype(bool)
     wrong = [
         f"seed {seed}: {CAPTIONS[i]} -> {verdict.colour} {verdict.shape} {verdict.direction}"
         for (seed, i), (_, verdict) in results.items()
         if verdict != expected(CAPTIONS[i])
     ]
     shares = {name: round(float(share), 4) for name, share in zip(ATTRIBUTES, right.mean(0), strict=True)}
-    return {"clips": len(results), "all three": round(float(right.all(1).mean()), 4), **shares, "wrong": wrong}
+    shares["all three"] = round(float(right.all(1).mean()), 4)
+    return {"clips": len(results), **shares, "wrong": wrong}
 
 
 def contact_sheet(rows: Sequence[tuple[str, Frames]], every: int = 2) -> Image.Image:
@@ -97,7 +102,9 @@ def contact_sheet(rows: Sequence[tuple[str, Frames]], every: int = 2) -> Image.I
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of all computing")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of all computing"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--guidance", type=float, default=3.0)

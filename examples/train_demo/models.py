@@ -14,7 +14,7 @@ BOUNDARY = 0.875  # noise level where the low-noise expert takes over, as in Wan
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on the captions: every caption word is one token, any other text still encodes."""
+    """Byte-level BPE trained on the captions: a token per caption word, other text still encodes."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

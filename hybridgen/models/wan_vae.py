@@ -1,6 +1,7 @@
-"""Wan's video decoder as a stream: latents [1, C, T, H, W] in, uint8 frames [t, H, W, 3] out, a latent frame at a time.
+"""Wan's video decoder as a stream: latents [1, C, T, H, W] in, uint8 frames [t, H, W, 3] out.
 
-The first latent frame makes one frame of video, every later one as many as the VAE's stride in time.
+It goes one latent frame at a time: the first makes one frame of video, every later one as many as the VAE's
+stride in time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def unnormalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
-    """Latents as the transformer knows them -> as the VAE does; the stock pipeline's arithmetic, bit for bit."""
+    """Latents as the transformer knows them -> as the VAE does, by the stock pipeline's arithmetic."""
     latents = latents_BCTHW.to(vae.dtype)
     mean, std = (
         torch.tensor(values).view(1, -1, 1, 1, 1).to(latents)
@@ -25,10 +26,10 @@ def unnormalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
 
 @torch.no_grad()
 def decode_stream(vae: Any, latents_BCTHW: Tensor) -> Iterator[Tensor]:
-    """Pixels [1, 3, t, h, w] in [-1, 1] of every latent frame in turn; joined they equal vae.decode bit for bit.
+    """Pixels [1, 3, t, h, w] in [-1, 1] of each latent frame; joined they equal vae.decode bit for bit.
 
-    The decoder remembers earlier frames in the VAE itself, so only one stream of a VAE can run at a time. Nothing is
-    kept of the frames that have been yielded (vae.decode keeps and copies them all).
+    Earlier frames are remembered in the VAE itself, so only one stream of a VAE can run at a time. What has
+    been yielded is not kept (vae.decode keeps and copies all of it).
     """
     assert latents_BCTHW.shape[0] == 1 and not vae.use_tiling
     vae.clear_cache()
@@ -36,7 +37,8 @@ def decode_stream(vae: Any, latents_BCTHW: Tensor) -> Iterator[Tensor]:
         inputs = vae.post_quant_conv(latents_BCTHW)
         for index, frame in enumerate(inputs.split(1, dim=2)):
             vae._conv_idx = [0]
-            pixels = vae.decoder(frame, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=index == 0)
+            first = index == 0
+            pixels = vae.decoder(frame, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=first)
             if vae.config.patch_size is not None:
                 pixels = unpatchify(pixels, vae.config.patch_size)
             yield pixels.clamp(-1.0, 1.0)

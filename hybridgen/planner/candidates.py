@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.plan import Plan
@@ -27,8 +28,6 @@ def degree_sets(world: int) -> Iterator[Degrees]:
 
 
 def _exchanges(base: Degrees, cp: int) -> Iterator[Degrees]:
-    from dataclasses import replace
-
     if cp == 1:
         yield base
         return
@@ -49,9 +48,7 @@ def legal_plans(template: Plan, world: int) -> list[Plan]:
 
 def with_vae(plan: Plan) -> Plan:
     """The plan with the widest VAE worth having."""
-    from dataclasses import replace
-
-    width = min(MAX_VAE, plan.world_size // plan.degrees.cfg, vae_rules.rows(plan))
+    width = min(MAX_VAE, plan.world_size // plan.degrees.cfg, sum(vae_rules.strip_sizes(plan)))
     return plan.replace(degrees=replace(plan.degrees, vae=max(width, 1)))
 
 
@@ -69,5 +66,6 @@ def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
         rows, cols = d.attn2d
         return changed, d.pipefusion * d.tp + d.cp, abs(rows - cols)
 
-    runnable = [p for p in legal_plans(plan, world) if all(s.runs for s in registry.active(p)) and p.degrees.pipefusion == 1]
+    legal = legal_plans(plan, world)
+    runnable = [p for p in legal if all(s.runs for s in registry.active(p)) and p.degrees.pipefusion == 1]
     return sorted(runnable, key=distance)[:count]

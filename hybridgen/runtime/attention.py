@@ -116,27 +116,31 @@ class Merge:
     (lse -inf) changes nothing; while all are empty, out is 0 and lse -inf.
     """
 
-    out: Tensor
-    """[B, S, H, D], float32."""
-    lse: Tensor
+    out: Tensor | None = None
+    """[B, S, H, D], float32; None before the first part."""
+    lse: Tensor | None = None
     """[B, S, H, 1], float32."""
 
-    def __init__(self, out: Tensor, lse: Tensor) -> None:
-        """Start with a first part; it is given away: a float32 `out` is overwritten by add."""
-        self.out, self.lse = out.float(), lse.float()
+    def __init__(self, q_BSHD: Tensor) -> None:
+        """q gives the shape and device of a result without any part."""
+        self.q_BSHD = q_BSHD
 
     def add(self, out: Tensor, lse: Tensor) -> None:
-        """Merge another part, out [B, S, H, D] in any dtype and lse [B, S, H, 1], in place."""
+        """Merge a part: out [B, S, H, D] in any dtype, lse [B, S, H, 1]. The first is overwritten."""
+        if self.out is None or self.lse is None:
+            self.out, self.lse = out.float(), lse
+            return
         weight = torch.sigmoid(lse - self.lse).nan_to_num_(0.0)  # NaN: both are empty
         # Not lerp_: it takes one dtype, so a bfloat16 part would need a float32 copy.
         self.out.mul_(1 - weight).addcmul_(out, weight)
         self.lse = torch.logaddexp(self.lse, lse)
 
     def result(self, dtype: torch.dtype) -> Tensor:
-        return self.out.to(dtype)
+        """[B, S, H, D]; zeros without any part."""
+        return torch.zeros_like(self.q_BSHD, dtype=dtype) if self.out is None else self.out.to(dtype)
 
 
-def merge(outs: Tensor, lses: Tensor, dtype: torch.dtype) -> Tensor:
+def merge_stacked(outs: Tensor, lses: Tensor, dtype: torch.dtype) -> Tensor:
     """n partial results over disjoint keys, merged at once (attention2d).
 
     outs [n, B, S, H, D] in any dtype, lses [n, B, S, H, 1] in float32 -> [B, S, H, D] in `dtype`, summed in

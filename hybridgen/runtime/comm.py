@@ -78,12 +78,13 @@ class Group:
         return x
 
     def gather(self, x: Tensor) -> list[Tensor] | None:
-        """x [...] of every rank, in order, on rank 0; None elsewhere."""
+        """x [...] of every rank, in the order of `ranks`, on the first; None elsewhere."""
         x = x.contiguous()
         out = [torch.empty_like(x) for _ in self.ranks] if self.rank == 0 else None
         with self._exchange("gather", nbytes(x) if self.rank else 0):
             dist.gather(x, out, dst=self.ranks[0], group=self.handle)
-        return out
+        # A process group counts its members by global rank, whatever order they were named in.
+        return out and [out[sorted(self.ranks).index(rank)] for rank in self.ranks]
 
     def start_shift(self, x: Tensor) -> tuple[Tensor, Callable[[], None]]:
         """Begin to send x to the next rank and to receive as much from the one before: (buffer, wait).

@@ -55,8 +55,8 @@ class Kernel:
 #     Ampere is the exception: "flash" can be faster there (A100: transformers #48163).
 #   flash next, for head dimensions above 128; then efficient, for float32.
 # "auto" takes only what torch brings along, so that a request means the same kernel wherever it runs; a
-# package is used when it is named. Limits are those of torch's sdp_utils.cpp (cudnn's 256 on new versions left
-# out) and of the packages' own checks.
+# package is used when it is named. Limits are those of torch's sdp_utils.cpp (cudnn's 256, of new versions,
+# left out) and of the packages' own checks.
 KERNELS = (
     Kernel("cudnn", ("cuda",), HALF, max_head_dim=128, head_multiple=8, note="for Hopper and Blackwell"),
     Kernel("flash", ("cuda",), HALF, max_head_dim=256, head_multiple=8, note="FlashAttention-2 inside torch"),
@@ -138,7 +138,7 @@ def select(
         ]
         names = [k.name for k in fitting if not k.package or installed(k.package)]
         use = f"; use {_either(names)}" if names else ""
-        tries = [f"--attention {other}" for other in names[:2]]
+        tries = [{"attention": other} for other in names[:2]]
         return RequestError(rule, f"--attention {name} {fault}{use}", tries=tries)
 
     if merged and not kernels[0].lse:

@@ -34,7 +34,12 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     try:
         reports = run_local(job.plan.world_size, _Work(job), start_method=method, on_exit=lambda: remove_parts(job.output))
     except RunFailed as failure:
-        raise _with_kept_latents(failure, job) from failure
+        failure.notes += _kept_latents(job)
+        raise
+    except KeyboardInterrupt as interrupt:
+        for note in _kept_latents(job):
+            interrupt.add_note(note)
+        raise
     report: dict[str, Any] = reports[0]
     return report
 
@@ -61,10 +66,9 @@ def _import_once() -> None:
     assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker
 
 
-def _with_kept_latents(failure: RunFailed, job: Job) -> RunFailed:
-    if job.latents_file.exists():
-        failure.notes += (f"kept: {job.latents_file} (the final latents, step {job.plan.clip.steps}/{job.plan.clip.steps})",)
-    return failure
+def _kept_latents(job: Job) -> tuple[str, ...]:
+    """A note on the final latents, if they were done before the run ended."""
+    return (f"kept: {job.latents_file} (the final latents)",) if job.latents_file.exists() else ()
 
 
 def _join(job: Job) -> dict[str, Any] | None:
@@ -82,14 +86,14 @@ def _join(job: Job) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as folder:
         try:
             agreed = _agree(job, rank, world)
-            return work(RankContext(rank, world, Path(folder), status), agreed)
+            return work(RankContext(rank, world, Path(folder), status, local=False), agreed)
         except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once, by the rank it began with
             cause = cause_of(error, rank, status.read(0))
             if rank == 0:
                 remove_parts(job.output)
             if cause.secondary:
                 sys.exit(1)
-            raise _with_kept_latents(cause.failure(world), job) from error
+            raise cause.failure(world, _kept_latents(job)) from error
 
 
 def _place() -> tuple[int, int]:

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,8 @@ class RankContext:
     folder: Path
     """Scratch folder shared by the ranks of this machine."""
     status: Status
-    store_port: int = 0
-    """Port of the parent's key-value store on this machine; 0 when no process group is needed."""
+    local: bool = True
+    """Whether run_local started it; else torchrun or srun did."""
 
 
 def run_local(
@@ -94,14 +93,11 @@ def run_local(
     "fork" shares what this process has imported; main may then be any callable. Raises RunFailed naming the first
     rank that failed; nothing is left running, however this function ends. `deadline` is in seconds.
     """
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if world > 1 else None
     context = multiprocessing.get_context(start_method)
-    lines = context.RawArray(ctypes.c_char, LINE * world) if start_method != "fork" else RawArray(ctypes.c_char, LINE * world)
+    lines = context.RawArray(ctypes.c_char, LINE * world)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
         folder, status = Path(name), Status(lines)
-        processes, lifeline = _start(context, world, main, folder, status, store.port if store else 0)
+        processes, lifeline = _start(context, world, main, folder, status)
         try:
             _watch(processes, folder, status, deadline)
             return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(world)]
@@ -115,7 +111,7 @@ def run_local(
 
 
 def _start(
-    context: BaseContext, world: int, main: Callable[[RankContext], Any], folder: Path, status: Status, port: int
+    context: BaseContext, world: int, main: Callable[[RankContext], Any], folder: Path, status: Status
 ) -> tuple[list[BaseProcess], Any]:
     """The processes, and the lifeline: its write end is open in this process alone, and when it closes, ranks die."""
     sys.stdout.flush()
@@ -123,7 +119,7 @@ def _start(
     reader, writer = context.Pipe(duplex=False)
     processes: list[BaseProcess] = []
     for rank in range(world):
-        given = RankContext(rank, world, folder, Status(status.lines, rank), port)
+        given = RankContext(rank, world, folder, Status(status.lines, rank))
         process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
         process.start()
         processes.append(process)

@@ -130,12 +130,27 @@ def init_process_group(context: RankContext, device: torch.device) -> None:
     """Join the other ranks: through the launcher's store, or as the environment of torchrun or srun says."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     where: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
-    if context.store_port:
-        store = dist.TCPStore("127.0.0.1", context.store_port, is_master=False)
-        where["store"] = dist.PrefixStore("ranks", store)
+    if context.local:
+        where["store"] = _local_store(context)
     dist.init_process_group(
         backend, rank=context.rank, world_size=context.world, timeout=timedelta(minutes=10), **where
     )
+
+
+def _local_store(context: RankContext) -> dist.Store:
+    """The key-value store of this machine's ranks: rank 0 serves it on a free port and leaves a note which.
+
+    It starts after the fork: a thread of the parent could hold a lock that its children would never see released.
+    """
+    note = context.folder / "port"
+    if context.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        note.with_suffix(".part").write_text(str(store.port))
+        note.with_suffix(".part").rename(note)
+        return store
+    while not note.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(note.read_text()), is_master=False)
 
 
 def _load(rank: Rank) -> Wan:

@@ -1,9 +1,9 @@
-"""Strips: a frame cut into runs of rows (or columns), one a rank, and the layers that must look beyond their strip.
+"""Strips: frames cut into runs of rows (or columns), one a rank, and the layers that look beyond their strip.
 
-A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Three kinds of layer
-of Wan's decoder see past the edge of a strip; everything else in it works pixel by pixel or along time:
-3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero beyond the
-frame, as the convolution's own padding is), the attention in the middle needs the keys and values of the whole frame.
+A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Three kinds
+of layer of Wan's decoder see past the edge of a strip; all else in it works pixel by pixel or along time.
+3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero
+beyond the frame, as their own padding is). The attention in the middle needs keys and values of all the frame.
 The idea of exchanging edges in a VAE is that of DistVAE (github.com/xdit-project/DistVAE).
 """
 
@@ -47,7 +47,7 @@ def exchange_halos(strip: Strip, x: Tensor) -> tuple[Tensor, Tensor]:
     sends = {place: edge.contiguous() for place, edge in edges.items() if 0 <= place < size}
     halos = {place: torch.empty_like(edge) for place, edge in sends.items()}
     strip.group.swap(sends, halos)
-    before, after = (halos[place] if place in halos else torch.zeros_like(edge) for place, edge in edges.items())
+    before, after = (halos.get(place, torch.zeros_like(edge)) for place, edge in edges.items())
     return before, after
 
 
@@ -60,6 +60,17 @@ def restore_edges(strip: Strip, frames: Tensor, kept: tuple[Tensor, Tensor]) -> 
 def drop_padding(shards: Tensor, lengths: list[int]) -> Tensor:
     """[V, N, longest, C], padded at the end -> [N, sum of lengths, C]."""
     return torch.cat([shard[:, :length] for shard, length in zip(shards, lengths, strict=True)], dim=1)
+
+
+def convolve(padded: Tensor, conv: torch.nn.Conv3d) -> Tensor:
+    """A convolution that adds no padding of its own.
+
+    On CPUs torch takes oneDNN for a single clip only if C x T x H > 20480 (use_mkldnn in ATen's Convolution.cpp).
+    Short strips would get its other kernel, measured to be 1 to 5 times slower, so oneDNN is asked for by name.
+    """
+    if padded.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return torch.mkldnn_convolution(padded, conv.weight, conv.bias, (0, 0, 0), (1, 1, 1), (1, 1, 1), 1)
+    return F.conv3d(padded, conv.weight, conv.bias)
 
 
 class StripConv3d:
@@ -85,15 +96,15 @@ class StripConv3d:
             restore_edges(self.strip, padded[:, :, :PAST], self.kept)
         first, last = self.strip.edges(padded[:, :, -PAST:])
         self.kept = first.clone(), last.clone()
-        return F.conv3d(padded, self.conv.weight, self.conv.bias)
+        return convolve(padded, self.conv)
 
 
 class StripUpsample:
-    """Forward of (nearest upsampling by 2, 3x3 convolution): halos travel before they are upsampled, half as long."""
+    """Forward of (nearest upsampling by 2, 3x3 convolution); halos travel before it doubles them."""
 
-    def __init__(self, layers: torch.nn.Sequential, strip: Strip) -> None:
-        self.upsample, self.conv, self.strip = layers[0], layers[1], strip
-        assert self.conv.kernel_size == (3, 3) and self.conv.stride == (1, 1) and len(layers) == 2
+    def __init__(self, upsample: torch.nn.Module, conv: torch.nn.Conv2d, strip: Strip) -> None:
+        assert conv.kernel_size == (3, 3) and conv.stride == (1, 1)
+        self.upsample, self.conv, self.strip = upsample, conv, strip
 
     def __call__(self, x_NCHW: Tensor) -> Tensor:
         dim = self.strip.dim
@@ -104,7 +115,7 @@ class StripUpsample:
 
 
 class StripAttention:
-    """Forward of the single-head attention over one frame: this strip's queries, everybody's keys and values."""
+    """Forward of the single-headed attention over one frame: own queries, everybody's keys and values."""
 
     def __init__(self, block: WanAttentionBlock, strip: Strip) -> None:
         self.block, self.strip = block, strip
@@ -116,11 +127,11 @@ class StripAttention:
         q, key_value = tokens.split([channels, 2 * channels], dim=-1)
         k, v = self.gather(key_value, height * width // x_BCTHW.shape[self.strip.dim]).chunk(2, dim=-1)
         out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
-        out = self.block.proj(out.transpose(1, 2).unflatten(2, (height, width)))
-        return out.unflatten(0, (batch, -1)).transpose(1, 2) + x_BCTHW
+        out = torch.as_tensor(self.block.proj(out.transpose(1, 2).reshape(images.shape)))
+        return out.view(batch, -1, channels, height, width).transpose(1, 2) + x_BCTHW
 
     def gather(self, tokens: Tensor, per_row: int) -> Tensor:
-        """[N, own, C] -> [N, H * W, C] in order of the ranks; the order of keys does not matter to attention."""
+        """[N, own, C] -> [N, H * W, C], rank by rank; attention does not mind the order of keys."""
         lengths = [size * per_row for size in self.strip.sizes]
         padded = F.pad(tokens, (0, 0, 0, max(lengths) - tokens.shape[1]))
         return drop_padding(self.strip.group.all_gather(padded), lengths)
@@ -143,7 +154,7 @@ def sharded(vae: Any, strip: Strip) -> Iterator[None]:
             if isinstance(module, WanCausalConv3d) and module.kernel_size[1:] != (1, 1):
                 forward = StripConv3d(module, strip)
             elif isinstance(module, WanResample):
-                module, forward = module.resample, StripUpsample(module.resample, strip)
+                module, forward = module.resample, StripUpsample(module.resample[0], module.resample[1], strip)
             elif isinstance(module, WanAttentionBlock):
                 forward = StripAttention(module, strip)
             if forward is not None:

@@ -1,6 +1,6 @@
-"""Decoding split over ranks: latents [1, C, T, H, W] on the first one -> strips of them on all -> frames on the first.
+"""Decoding split over ranks: latents [1, C, T, H, W] on the first -> strips on all -> frames on the first.
 
-Every rank decodes a run of rows (or columns) of every latent frame and exchanges edges with its neighbours (halo.py).
+Each rank decodes a run of rows (or columns) of every frame and exchanges edges with its neighbours (halo.py).
 Finished strips are gathered as uint8 after each latent frame, so that writing the video overlaps decoding.
 """
 
@@ -19,11 +19,11 @@ from hybridgen.strategies.parallel_vae.halo import Strip, sharded
 from hybridgen.strategies.parallel_vae.rules import split_dim, strip_sizes
 
 
-def scatter_latents(strip: Strip, latents: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Full latents [1, C, T, H, W] fp32 on the group's first rank, None elsewhere -> every rank's strip of them."""
+def scatter(strip: Strip, latents: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Latents [1, C, T, H, W], fp32, on the group's first rank, None elsewhere -> each rank's strip."""
     if strip.group.rank == 0:
-        assert latents is not None and tuple(latents.shape) == shape
-        own, *others = latents.split(list(strip.sizes), dim=strip.dim)
+        assert latents is not None and tuple(latents.shape) == shape and latents.dtype == torch.float32
+        own, *others = torch.split(latents, list(strip.sizes), dim=strip.dim)
         strip.group.swap({place: x.contiguous() for place, x in enumerate(others, start=1)}, {})
         return own
     assert latents is None
@@ -35,7 +35,7 @@ def scatter_latents(strip: Strip, latents: Tensor | None, shape: tuple[int, ...]
 
 
 def gather_frames(strip: Strip, frames: Tensor) -> Tensor | None:
-    """Every rank's uint8 [t, h, w, 3] -> whole frames [t, H, W, 3] on the group's first rank; None elsewhere."""
+    """Every rank's uint8 [t, h, w, 3] -> frames [t, H, W, 3] on the group's first rank; None elsewhere."""
     group, dim = strip.group, strip.dim - 1  # channels come last here
     if group.rank:
         group.swap({0: frames}, {})
@@ -59,7 +59,7 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     def decode(latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         if strip is None:
             return
-        own = scatter_latents(strip, latents_BCTHW, shape, model.device)
+        own = scatter(strip, latents_BCTHW, shape, model.device)
         with sharded(model.vae, strip):
             for pixels in decode_stream(model.vae, unnormalise(model.vae, own)):
                 yield gather_frames(strip, to_uint8(pixels))

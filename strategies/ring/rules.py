@@ -22,7 +22,7 @@ def violations(plan: Plan) -> Iterator[Violation]:
             f"--ring {ring} and --attn2d {rows}x{cols} exclude each other; "
             f"nearest: --ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone",
             RULES["ring-attn2d"],
-            (f"--attn2d {rows}x{cols}", f"--ring {ring}"),
+            (f"--attn2d {rows}x{cols} --ring 1", f"--ring {ring} --attn2d 1x1"),
         )
 
 

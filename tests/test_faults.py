@@ -1,0 +1,152 @@
+"""The exactness check can fail: faults made on purpose move the result by at least 100 times its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from hybridgen.degrees import Degrees
+from hybridgen.layout import Layout, TokenShards
+from hybridgen.models.wan import Condition, Step, Wan
+from hybridgen.plan import Clip
+from hybridgen.runtime.attention import Merge
+from hybridgen.runtime.comm import Group
+from hybridgen.runtime.mesh import Mesh
+from hybridgen.strategies.attention2d import run as attention2d
+from hybridgen.strategies.ring import run as ring
+from hybridgen.strategies.ulysses import run as ulysses
+from tests.tiny import CLIP, run_plan, stock_latents, tiny_plan
+
+LIMIT = 1e-5
+UNEVEN = Clip(48, 48, 5, 2, 4.0)  # 18 tokens: padding on 4 ranks
+
+Patch = pytest.MonkeyPatch
+
+
+def drop_ring_block(patch: Patch) -> None:
+    add = Merge.add
+
+    def first_only(self: Merge, out: torch.Tensor, lse: torch.Tensor) -> None:
+        if self.out is None:
+            add(self, out, lse)
+
+    patch.setattr(Merge, "add", first_only)
+
+
+def swap_shards(patch: Patch) -> None:
+    index = Layout.sequence_index
+    patch.setattr(Layout, "sequence_index", lambda self, rank: {0: 1, 1: 0}.get(index(self, rank), index(self, rank)))
+
+
+def zero_lse(module: Any) -> Callable[[Patch], None]:
+    attend = module.attend
+
+    def fault(patch: Patch) -> None:
+        def lying(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            out, lse = attend(*arguments)
+            return out, torch.zeros_like(lse)
+
+        patch.setattr(module, "attend", lying)
+
+    return fault
+
+
+def attend_padding(patch: Patch) -> None:
+    patch.setattr(TokenShards, "valid_local", lambda self, index, width=1: width * self.local_size)
+    local = Wan.local_attention
+
+    def unmasked(self: Wan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        tokens = self.shard.tokens
+        object.__setattr__(tokens, "tokens", tokens.padded)
+        try:
+            return local(self, q, k, v)
+        finally:
+            object.__setattr__(tokens, "tokens", 18)
+
+    patch.setattr(Wan, "local_attention", unmasked)
+
+
+def shift_rope(patch: Patch) -> None:
+    condition = Wan.condition
+
+    def shifted(self: Wan, step: Step, branch: int) -> Condition:
+        right = condition(self, step, branch)
+        cos, sin = right.rope
+        return Condition(right.time, right.modulation, right.text, (cos.roll(1, 1), sin.roll(1, 1)))
+
+    patch.setattr(Wan, "condition", shifted)
+
+
+def same_rope_everywhere(patch: Patch) -> None:
+    condition = Wan.condition
+
+    def first_shard(self: Wan, step: Step, branch: int) -> Condition:
+        index = self.shard.index
+        object.__setattr__(self.shard, "index", 0)
+        try:
+            return condition(self, step, branch)
+        finally:
+            object.__setattr__(self.shard, "index", index)
+
+    patch.setattr(Wan, "condition", first_shard)
+
+
+def wrong_group(patch: Patch) -> None:
+    group = Mesh.group
+    other = {"ulysses": "cfg", "cfg": "ulysses"}
+    patch.setattr(Mesh, "group", lambda self, axis, strategy: group(self, other.get(axis, axis), strategy))
+
+
+def other_branch(patch: Patch) -> None:
+    condition = Wan.condition
+    patch.setattr(Wan, "condition", lambda self, step, branch: condition(self, step, 0))
+
+
+def first_expert_always(patch: Patch) -> None:
+    schedule = Wan.schedule
+
+    def stuck(self: Wan, guidance: float, guidance_2: float) -> list[Step]:
+        return [Step(s.index, s.timestep, 0, s.guidance) for s in schedule(self, guidance, guidance_2)]
+
+    patch.setattr(Wan, "schedule", stuck)
+
+
+def heads_back_in_the_wrong_order(patch: Patch) -> None:
+    gather = ulysses.gather_heads
+    patch.setattr(
+        ulysses, "gather_heads", lambda out, group, patches: gather(out, group, patches).flip(2)
+    )
+
+
+def partials_to_the_wrong_owner(patch: Patch) -> None:
+    exchange = Group.all_to_all
+    patch.setattr(Group, "all_to_all", lambda self, x: exchange(self, x.flip(0)))
+
+
+FAULTS = {
+    "a ring block is dropped": (drop_ring_block, Degrees(ring=2), CLIP),
+    "two shards are swapped": (swap_shards, Degrees(ulysses=2), CLIP),
+    "ring merges a zero LSE": (zero_lse(ring), Degrees(ring=2), CLIP),
+    "attention2d merges a zero LSE": (zero_lse(attention2d), Degrees(attn2d=(1, 2)), CLIP),
+    "ulysses attends padding": (attend_padding, Degrees(ulysses=4), UNEVEN),
+    "ring attends padding": (attend_padding, Degrees(ring=4), UNEVEN),
+    "attention2d attends padding": (attend_padding, Degrees(attn2d=(2, 2)), UNEVEN),
+    "rope is shifted by one token": (shift_rope, Degrees(ring=2), CLIP),
+    "every rank takes the first shard's rope": (same_rope_everywhere, Degrees(ulysses=2), CLIP),
+    "ulysses runs over the group of cfg": (wrong_group, Degrees(cfg=2, ulysses=2), CLIP),
+    "both branches read the prompt": (other_branch, Degrees(cfg=2), CLIP),
+    "the second expert never runs": (first_expert_always, Degrees(ulysses=2), CLIP),
+    "heads come back in the wrong order": (heads_back_in_the_wrong_order, Degrees(ulysses=2), CLIP),
+    "partial outputs go to the wrong rank": (partials_to_the_wrong_owner, Degrees(attn2d=(1, 2)), CLIP),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str, monkeypatch: Patch) -> None:
+    plant, degrees, clip = FAULTS[fault]
+    reference = stock_latents(clip)
+    plant(monkeypatch)  # ranks are forked, so they inherit it
+    assert run_plan(tiny_plan(degrees, clip)).error(reference) >= 100 * LIMIT

@@ -1,0 +1,78 @@
+"""What rules.py declares is what the collectives send, to the byte, on every rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridgen.degrees import Degrees
+from hybridgen.plan import Clip
+from hybridgen.runtime.comm import Group, Traffic
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.strategies import registry
+from hybridgen.traffic import SETUP, by_strategy
+from tests.ranks import run_ranks
+from tests.tiny import CLIP, run_plan, tiny_plan
+
+UNEVEN = Clip(48, 48, 5, 2, 4.0)
+
+PLANS = [
+    Degrees(cfg=2),
+    Degrees(ulysses=4),
+    Degrees(ring=3),
+    Degrees(attn2d=(1, 3)),
+    Degrees(attn2d=(3, 1)),
+    Degrees(attn2d=(2, 2)),
+    Degrees(pipefusion=2),
+    Degrees(cfg=2, ulysses=2, ring=2),
+    Degrees(cfg=2, pipefusion=2, ulysses=2),
+    Degrees(cfg=2, ulysses=2, attn2d=(1, 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("clip", [CLIP, UNEVEN], ids=["80 tokens", "18 tokens"])
+@pytest.mark.parametrize("degrees", PLANS, ids=str)
+def test_declared_bytes_are_sent_bytes(degrees: Degrees, clip: Clip, dtype: str) -> None:
+    if dtype == "bfloat16" and degrees.world == 8:
+        pytest.skip("the same messages as with 4 ranks")
+    plan = tiny_plan(degrees, clip, dtype)
+    sent = run_plan(plan).sent
+    for rank in range(plan.world_size):
+        declared = by_strategy(m for m in registry.traffic(plan, rank) if m.strategy not in (SETUP, "parallel-vae"))
+        assert {name: n for name, n in sent[rank].items() if n} == declared
+
+
+def test_counted_bytes_are_what_the_sockets_carry() -> None:
+    """p2p and all-to-all against the kernel's counters of the loopback device; 4 MB drown the headers."""
+
+    def loopback_bytes() -> int:
+        for line in Path("/proc/self/net/dev").read_text().splitlines():
+            if line.strip().startswith("lo:"):
+                return int(line.split()[9])
+        pytest.skip("no loopback device")
+
+    def exchange(context: RankContext) -> tuple[int, int, int]:
+        traffic = Traffic()
+        group = Group("test", (0, 1), context.rank, traffic, torch.distributed.group.WORLD)
+        x = torch.zeros(2, 500_000)
+        group.all_to_all(x)  # connects
+        torch.distributed.barrier()
+        seen, counted, totals = loopback_bytes(), sum(traffic.sent.values()), []
+        for kind in ("all-to-all", "hop"):
+            torch.distributed.barrier()
+            if kind == "hop":
+                group.start_shift(x)[1]()
+            else:
+                group.all_to_all(x)
+            torch.distributed.barrier()
+            totals.append(loopback_bytes() - seen)
+            seen = loopback_bytes()
+        return sum(traffic.sent.values()) - counted, totals[0], totals[1]
+
+    (counted, all_to_all, hop), _ = run_ranks(2, exchange)
+    assert counted == 2_000_000 + 4_000_000
+    assert all_to_all == pytest.approx(2 * 2_000_000, rel=0.05)
+    assert hop == pytest.approx(2 * 4_000_000, rel=0.05)
