@@ -35,7 +35,7 @@ WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """References are computed beside nothing else, but a busy machine makes several threads much slower."""
+    """As on the ranks; on a busy machine several threads are slower than one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -3,7 +3,7 @@
 A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Three kinds
 of layer of Wan's decoder see past the edge of a strip; all else in it works pixel by pixel or along time.
 3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero
-beyond the frame, as their own padding is). The attention in the middle needs keys and values of all the frame.
+beyond the frame, as their own padding is). The attention in the middle needs all keys and values.
 The idea of exchanging edges in a VAE is that of DistVAE (github.com/xdit-project/DistVAE).
 """
 
@@ -65,8 +65,9 @@ def drop_padding(shards: Tensor, lengths: list[int]) -> Tensor:
 def convolve(padded: Tensor, conv: torch.nn.Conv3d) -> Tensor:
     """A convolution that adds no padding of its own.
 
-    On CPUs torch takes oneDNN for a single clip only if C x T x H > 20480 (use_mkldnn in ATen's Convolution.cpp).
-    Short strips would get its other kernel, measured to be 1 to 5 times slower, so oneDNN is asked for by name.
+    On CPUs torch takes oneDNN for a single clip only if C x T x H > 20480 (use_mkldnn in ATen's
+    Convolution.cpp). Short strips would get its other kernel, measured to be 1 to 5 times slower, so oneDNN
+    is asked for by name.
     """
     if padded.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return torch.mkldnn_convolution(padded, conv.weight, conv.bias, (0, 0, 0), (1, 1, 1), (1, 1, 1), 1)
@@ -126,8 +127,8 @@ class StripAttention:
         tokens = self.block.to_qkv(self.block.norm(images)).flatten(2).transpose(1, 2)
         q, key_value = tokens.split([channels, 2 * channels], dim=-1)
         k, v = self.gather(key_value, height * width // x_BCTHW.shape[self.strip.dim]).chunk(2, dim=-1)
-        out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
-        out = torch.as_tensor(self.block.proj(out.transpose(1, 2).reshape(images.shape)))
+        out: Tensor = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+        out = self.block.proj(out.transpose(1, 2).reshape(images.shape))
         return out.view(batch, -1, channels, height, width).transpose(1, 2) + x_BCTHW
 
     def gather(self, tokens: Tensor, per_row: int) -> Tensor:
@@ -154,7 +155,8 @@ def sharded(vae: Any, strip: Strip) -> Iterator[None]:
             if isinstance(module, WanCausalConv3d) and module.kernel_size[1:] != (1, 1):
                 forward = StripConv3d(module, strip)
             elif isinstance(module, WanResample):
-                module, forward = module.resample, StripUpsample(module.resample[0], module.resample[1], strip)
+                module = module.resample
+                forward = StripUpsample(module[0], module[1], strip)
             elif isinstance(module, WanAttentionBlock):
                 forward = StripAttention(module, strip)
             if forward is not None:

@@ -130,9 +130,9 @@ def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
 def memory(plan: Plan, rank: int) -> dict[str, int]:
     """Estimate of what decoding needs beside the weights, also where one rank decodes alone.
 
-    Remembered frames, and work: at the peak about as much as six inputs of the largest convolution (seven with
-    the stock forwards of a rank alone, which pad in two copies). Counted on the decoders of Wan 2.1 and 2.2 with
-    fake tensors at 1280x720, where it is within 4%. Workspace of the kernels is not in it.
+    Remembered frames, and work: at the peak about as much as six inputs of the largest convolution (seven
+    with the stock forwards of a rank alone, which pad in two copies). Counted on the decoders of Wan 2.1 and
+    2.2 with fake tensors at 1280x720, where it is within 4%. Workspace of the kernels is not in it.
     """
     ranks = plan.layout.vae_ranks()
     if rank not in ranks:

@@ -1,0 +1,35 @@
+# make demo    set up, then make a clip with the demo model on 4 CPU ranks
+# make test    set up, then run the tests
+# make check   what CI would have you run before a pull request: lint, types, tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLIP := demo-clip.mp4
+
+.PHONY: demo test check lint types clean
+
+# Dependencies are installed again only when their lists change.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 --vae 2 \
+		--out $(CLIP) --preview $(CLIP:.mp4=.png) --overwrite
+	@echo "The video is $(CURDIR)/$(CLIP), its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

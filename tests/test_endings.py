@@ -1,0 +1,147 @@
+"""However a run ends, it ends soon, says why once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hybridgen.errors import RunFailed
+from hybridgen.runtime.ranks import RankContext
+from tests.ranks import run_ranks
+
+SECONDS = 10
+
+
+@pytest.mark.parametrize("how", ["raises", "is killed", "exits"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: int) -> None:
+    def work(context: RankContext) -> None:
+        dist.all_reduce(torch.zeros(1))
+        context.status.say("step 3/9, ring hop")
+        if context.rank == victim:
+            time.sleep(0.2)  # the others are inside the collective by now
+            if how == "raises":
+                raise ValueError("disk on fire")
+            if how == "exits":
+                os._exit(7)
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.zeros(1))
+
+    start = time.monotonic()
+    with pytest.raises(RunFailed) as failed:
+        run_ranks(4, work)
+    assert time.monotonic() - start < SECONDS
+    cause = {"raises": "ValueError: disk on fire", "is killed": "killed by SIGKILL", "exits": "exited with code 7"}[how]
+    assert f"rank {victim} of 4" in failed.value.message
+    assert "in step 3/9, ring hop" in failed.value.message
+    assert cause in failed.value.message
+    assert len(failed.value.lines()) == 1
+
+
+class Run:
+    """A long `hybridgen run` on 4 ranks, in a folder of its own."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        command = [sys.executable, "-m", "hybridgen", "run", "--model", "demo", "-p", "a red circle moves right"]
+        self.process = subprocess.Popen(
+            [*command, "--cfg", "2", "--ulysses", "2", "--steps", "2000", "--out", "clip.mp4", *flags],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stderr is not None
+        self.lines = []
+        for line in self.process.stderr:  # the first report of a step
+            self.lines.append(line)
+            if "s/step" in line:
+                break
+        self.ranks = children(self.process.pid)
+
+    def finish(self) -> tuple[int, str, float]:
+        """(exit code, stderr, seconds it took)."""
+        start = time.monotonic()
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, "".join(self.lines) + errors, time.monotonic() - start
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    yield run
+    if run.process.poll() is None:
+        os.killpg(run.process.pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """Processes started by a process, oldest first: rank 0 first."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether all are gone within a second."""
+    end = time.monotonic() + 1
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def test_a_killed_rank_ends_the_run(long_run: Run, tmp_path: Path) -> None:
+    assert len(long_run.ranks) == 4
+    os.kill(long_run.ranks[2], signal.SIGKILL)
+    code, errors, seconds = long_run.finish()
+    assert code == 1 and seconds < SECONDS
+    assert errors.count("error[") == 1
+    assert "error[rank-lost]: rank 2 of 4" in errors and "killed by SIGKILL" in errors and "in step " in errors
+    assert "Traceback" not in errors
+    assert gone(long_run.ranks) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run(long_run: Run, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    if number == signal.SIGINT:
+        os.killpg(long_run.process.pid, number)  # as a terminal sends Ctrl-C: to every process
+    else:
+        os.kill(long_run.process.pid, number)
+    found, errors, seconds = long_run.finish()
+    assert found == code and seconds < SECONDS
+    assert "Traceback" not in errors
+    assert gone(long_run.ranks) and list(tmp_path.iterdir()) == []
+
+
+def test_ranks_do_not_outlive_a_killed_launcher(long_run: Run) -> None:
+    os.kill(long_run.process.pid, signal.SIGKILL)
+    assert gone(long_run.ranks)
+
+
+def test_latents_survive_a_failed_decode(tmp_path: Path) -> None:
+    """ffmpeg fails: the latents are on disk and named, and there is no half of a video."""
+    program = (
+        "import hybridgen.runtime.worker as w\n"
+        "def fail(*_): raise RuntimeError('the decoder gave up')\n"
+        "w.VideoWriter.add = fail\n"
+        "from hybridgen.cli.main import main; main()\n"
+    )
+    flags = ["run", "--model", "demo", "-p", "a red circle moves right", "--steps", "2", "--out", "clip.mp4"]
+    done = subprocess.run([sys.executable, "-c", program, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "error[rank-lost]: rank 0 of 1" in done.stderr and "the decoder gave up" in done.stderr
+    assert "kept: clip.latents.safetensors" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["clip.latents.safetensors"]
