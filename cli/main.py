@@ -43,10 +43,11 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     # As an exception it runs the clean-up that kills the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(call(sys.argv[1:]))
 
 
-def _run(arguments: list[str]) -> int:
+def call(arguments: list[str]) -> int:
+    """Run one command; its exit code. Errors go to stderr, in one line and at most a few of help."""
     try:
         code: Any = app(arguments, standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from hybridgen.cli import text
-from hybridgen.cli.draw import busiest
 from hybridgen.cli.options import as_fields, with_recipe_flags
 from hybridgen.degrees import AXES, divisors, nearest
 from hybridgen.errors import RequestError
@@ -41,7 +40,7 @@ def plan(
     template = resolve(compose(None, [], as_fields(flags)))
     if heads:
         template = with_heads(template, heads)
-    plans = sorted(legal_plans(template, gpus), key=lambda p: (not runs(p), total_bytes(p)))
+    plans = sorted(legal_plans(template, gpus), key=lambda p: (not is_exact(p), not runs(p), total_bytes(p)))
     if as_json:
         text.answer(json.dumps(as_data(template, gpus, plans), indent=2))
         return
@@ -62,21 +61,30 @@ def with_heads(template: Plan, heads: int) -> Plan:
     return template.replace(facts=replace(template.facts, transformer=changed))
 
 
+def is_exact(plan: Plan) -> bool:
+    """Whether the plan is exact with the usual short warm-up."""
+    return plan.degrees.pipefusion == 1
+
+
 def runs(plan: Plan) -> bool:
     """Whether this version can run the plan."""
     return all(s.runs for s in registry.active(plan))
 
 
 def bytes_by_axis(plan: Plan) -> dict[str, int]:
-    """What a rank sends in one denoising step, by mesh axis."""
-    totals: dict[str, int] = {}
-    for message in registry.traffic(plan, busiest(plan)):
-        if message.axis in AXES and message.total:
-            totals[message.axis] = totals.get(message.axis, 0) + message.total // plan.clip.steps
-    return totals
+    """What a rank sends in one denoising step, by mesh axis; the busier of PipeFusion's first and last stage."""
+    most: dict[str, int] = {}
+    for stage in {0, plan.degrees.pipefusion - 1}:
+        totals: dict[str, int] = {}
+        for message in registry.traffic(plan, plan.layout.rank({"pipefusion": stage})):
+            if message.axis in AXES and message.total:
+                totals[message.axis] = totals.get(message.axis, 0) + message.total // plan.clip.steps
+        most = {axis: max(most.get(axis, 0), totals.get(axis, 0)) for axis in {*most, *totals}}
+    return {axis: most[axis] for axis in AXES if axis in most}
 
 
 def total_bytes(plan: Plan) -> int:
+    """What a rank sends in one denoising step."""
     return sum(bytes_by_axis(plan).values())
 
 
@@ -99,7 +107,7 @@ def as_data(template: Plan, gpus: int, plans: list[Plan]) -> dict[str, Any]:
                 "config": str(p.degrees),
                 "degrees": degrees_data(p),
                 "order": [axis for axis in p.order if p.degrees.size(axis) > 1],
-                "exact": p.degrees.pipefusion == 1,
+                "exact": is_exact(p),
                 "runs": runs(p),
                 "memory_gb": {
                     **{name: round(n / 1e9, 3) for name, n in estimate(p).items()},
@@ -129,14 +137,14 @@ def as_table(template: Plan, gpus: int, plans: list[Plan], asked: int | None) ->
     rows = []
     for p in plans:
         sent = bytes_by_axis(p)
-        kind = "exact" if p.degrees.pipefusion == 1 else "approximate"
+        kind = "exact" if is_exact(p) else "approximate"
         rows.append(
             [
                 str(p.degrees),
                 *(text.size(sent[axis]) if axis in sent else "-" for axis in columns),
                 text.size(total_bytes(p)),
                 f"{peak(p) / 1e9:.1f}",
-                kind if runs(p) else f"{kind}, tp is not run yet",
+                kind if runs(p) else f"{kind}, plans only",
             ]
         )
     return lines + text.table(head, rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -73,11 +71,10 @@ def run(
 
 
 def _prompt_missing(world: int) -> RequestError:
-    command = shlex.join(["hybridgen", *sys.argv[1:]])
     return RequestError(
         "prompt-missing",
-        f"--prompt is missing; the plan is legal ({world} ranks), say what the clip shows",
-        tries=[f'{command} -p "a lighthouse in a storm"'],
+        f"--prompt is missing; the plan is legal ({world} rank{'s' if world > 1 else ''}), say what the clip shows",
+        tries=[{"p": "a lighthouse in a storm"}],
     )
 
 

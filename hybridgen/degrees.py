@@ -72,12 +72,12 @@ class Degrees:
         return " ".join(f"{name}{named[name]}" for name in order if name in named) or "one rank"
 
 
-def parse_pair(flag: str, text: str, meaning: str) -> tuple[int, int]:
+def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2") -> tuple[int, int]:
     """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two positive integers."""
     match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*", text)
     pair = (int(match[1]), int(match[2])) if match else (0, 0)
     if min(pair) < 1:
-        raise RequestError("degree-format", f"{flag} {text} is not {meaning}; write it as in {flag} 3x2")
+        raise RequestError("degree-format", f"{flag} {text} is not {meaning}; write it as in {flag} {example}")
     return pair
 
 

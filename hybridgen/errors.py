@@ -58,14 +58,18 @@ def changed(command: list[str], change: Change) -> list[str]:
     """The command with some flags set or taken away, others as they were and where they were."""
     words, open_changes = list(command), dict(change)
     for name, value in change.items():
-        flag = f"--{name}"
+        flag = _flag(name)
         for at, word in enumerate(words):
             if word == flag and at + 1 < len(words) or word.startswith(f"{flag}="):
                 width = 2 if word == flag else 1
                 words[at : at + width] = [] if value is None else [flag, value]
                 del open_changes[name]
                 break
-    return words + [w for name, value in open_changes.items() if value is not None for w in (f"--{name}", value)]
+    return words + [w for name, value in open_changes.items() if value is not None for w in (_flag(name), value)]
+
+
+def _flag(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
 @dataclass

@@ -14,6 +14,10 @@ from typing import Any, Optional
 from hybridgen.errors import RequestError
 
 
+SCHEMA = 1
+"""Version of the recipe format."""
+
+
 def option(help: str, *flags: str, metavar: str | None = None) -> Any:
     """A field that is also a flag (--name unless flags are given) and a key; `help` explains all three."""
     return field(default=None, metadata={"help": help, "flags": flags, "metavar": metavar})
@@ -64,7 +68,7 @@ class Runtime:
 class Recipe:
     """One run. `hardware`, `measured` and `notes` are evidence that a file carries; they change nothing."""
 
-    schema: int = 1
+    schema: int = SCHEMA
     model: Optional[str] = option("Short name, hub id or folder of a model.", metavar="NAME")
     request: Request = field(default_factory=Request)
     parallel: Parallel = field(default_factory=Parallel)
@@ -94,6 +98,8 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
     recipe = Recipe()
     if file is not None:
         _fill(recipe, _read(file), str(file))
+        if recipe.schema != SCHEMA:
+            raise RequestError("recipe-schema", f"{file} has schema {recipe.schema}; this version reads {SCHEMA}")
     for setting in settings:
         _fill(recipe, _setting(setting), f"--set {setting}")
     for section, name, _ in options():
@@ -156,7 +162,9 @@ def _fill(target: Any, values: dict[str, Any], where: str) -> None:
         if name not in known:
             _unknown_key(where, name, list(known))
         current = getattr(target, name)
-        if is_dataclass(current) and isinstance(value, dict):
+        if is_dataclass(current):
+            if not isinstance(value, dict):
+                raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must hold keys of its own")
             _fill(current, value, where)
         else:
             setattr(target, name, _typed(known[name].type, name, value, where))
@@ -168,6 +176,8 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
     if value is None or "Any" in kind:
         return value
     if "list" in kind:
+        if not isinstance(value, str | list):
+            raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be names separated by commas")
         return value.split(",") if isinstance(value, str) else [str(v) for v in value]
     wanted = float if "float" in kind else int if "int" in kind else str
     fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)

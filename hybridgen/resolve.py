@@ -122,7 +122,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     defaults = facts.defaults
     width, height = defaults.width, defaults.height
     if request.size is not None:
-        width, height = parse_pair("--size", request.size, "width x height")
+        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}")
     multiple_w, multiple_h = facts.size_multiple
     if width % multiple_w or height % multiple_h:
         near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
@@ -147,7 +147,11 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:
         raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1")
-    guidance, guidance_2 = guidance_of(request, facts)
+    if request.fps is not None and request.fps < 1:
+        raise RequestError("fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}])
+    if request.seed is not None and not 0 <= request.seed < 2**63:
+        raise RequestError("seed", f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}")
+    guidance, _ = guidance_of(request, facts)
     return Clip(width, height, frames, steps, guidance)
 
 

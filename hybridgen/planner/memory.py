@@ -36,6 +36,6 @@ def peak(plan: Plan, rank: int = 0) -> int:
     """The largest sum that is held at once: loading text, denoising, or decoding (experts stay loaded)."""
     parts = estimate(plan, rank)
     text = parts.pop("text encoder", 0)
-    decode = parts.pop("vae decode", 0)
+    decode = parts.pop("vae decoding", 0)
     weights = parts.get("experts", 0) + parts.get("vae", 0)
     return max(text, sum(parts.values()), weights + decode)

@@ -1,0 +1,130 @@
+"""What cannot be is refused in one line that says it all, with exit code 2, before anything starts."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hybridgen.cli.main import call
+from hybridgen.errors import RequestError, change_of, changed
+from hybridgen.runtime import ranks
+
+REFUSED = [
+    ("run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8", "prompt-missing", "72 ranks"),
+    ("run --model wan2.2 --ulysses 6 -p x", "ulysses-heads", "nearest: 5, 8"),
+    ("run --model wan2.1-1.3b --ulysses 8 -p x", "ulysses-heads", "nearest: 6, 12"),
+    ("run --model wan2.2 --tp 3 -p x", "tp-heads", "nearest: 2, 4"),
+    ("run --model wan2.2 --cfg 3 -p x", "cfg-degree", "nearest: 1, 2"),
+    ("run --model demo --cfg 2 --guidance 1 -p x", "cfg-guidance", "--guidance 1 is off"),
+    ("run --model demo --ring 2 --attn2d 2x2 -p x", "ring-attn2d", "exclude each other"),
+    ("run --model demo --ulysses 2 --vae 3 -p x", "vae-width", "nearest: 2"),
+    ("run --model demo --ulysses 8 --ring 2 --vae 16 -p x", "vae-rows", "nearest: 8"),
+    ("run --model demo --pipefusion 9 --warmup 20 -p x", "pipefusion-layers", "nearest: 4"),
+    ("run --model demo --pipefusion 2 -p x", "pipefusion-warmup", "--warmup 20"),
+    ("run --model demo --tp 2 -p x", "not-run-yet", "--tp 2"),
+    ("run --model demo --ulysses 2 --gpus 8 -p x", "gpus-product", "the degrees make 2 ranks (ulysses 2)"),
+    ("run --model demo --gpus 4 -p x", "gpus-product", "no degree given"),
+    ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
+    ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),
+    ("run --model demo --set request.setps=3 -p x", "recipe-key", "did you mean steps?"),
+    ("run --model demo --set request.steps=abc -p x", "recipe-value", "a whole number"),
+    ("run --model demo --set steps -p x", "recipe-key", "KEY=VALUE"),
+    ("run --model demo -p x --out no/such/clip.mp4", "output-folder", "no/such does not exist"),
+    ("run --model demo -p x --out clip.avi", "output-format", "nearest: clip.mp4"),
+    ("run --model demo -p x --frames 80", "frames", "nearest: 77, 81"),
+    ("run --model demo -p x --frames 0", "frames", "nearest: 1, 5"),
+    ("run --model demo -p x --size 100x64", "size", "nearest: 96x64"),
+    ("run --model demo -p x --size 64", "degree-format", "--size 64x64"),
+    ("run --model demo -p x --steps 0", "steps", "nearest: 1"),
+    ("run --model demo -p x --fps 0", "fps", "nearest: 8"),
+    ("run --model demo -p x --seed -1", "seed", "nearest: 0"),
+    ("run --model demo -p x --ulysses 0", "degree", "nearest: 1"),
+    ("run --model demo -p x --attn2d 3", "degree-format", "rows x columns"),
+    ("run --model demo -p x --usp 2x2 --ring 2", "usp-parts", "--usp, or --ulysses and --ring"),
+    ("run --model demo -p x --order ulysses,cgf --cfg 2", "order", "axes are:"),
+    ("run --model demo -p x --cfg 2 --ulysses 2 --order cfg", "order", "nearest: cfg,ulysses"),
+    ("run --model wan2.1 -p x --guidance-2 3", "guidance-2", "has one"),
+    ("run --model demo -p x --attention cudnn --device cpu", "attention-device", "cuda, not cpu"),
+    ("run --model demo -p x --ring 2 --attention sdpa --device cpu", "attention-lse", "log-sum-exp"),
+    ("run --model demo -p x --dtype fp8", "dtype", "float32, bfloat16, float16"),
+    ("run --model demo -p x --device tpu", "device", "cuda, cpu"),
+    ("run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 -p x --device cpu", "memory", "72 CPU ranks"),
+    ("run --model demo -p x --ulysses_degree 2", "usage", "xDiT's --ulysses_degree is --ulysses here"),
+    ("run --model demo -p x --ulyses 2", "usage", "--ulysses"),
+    ("plan", "usage", "--gpus"),
+    ("plan --gpus 8 --heads 7", "heads", "nearest: 5, 8"),
+    ("rnu", "usage", "Did you mean 'run'?"),
+]
+
+
+@pytest.mark.parametrize(("command", "rule", "says"), REFUSED, ids=[c for c, _, _ in REFUSED])
+def test_a_request_that_cannot_be_is_refused(
+    command: str, rule: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(ranks, "run_local", started)
+    monkeypatch.chdir(tmp_path)
+    assert call(shlex.split(command)) == 2
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("error["))
+    assert lines[first].startswith(f"error[{rule}]: ") and says in lines[first]
+    assert all(line.startswith(("  why:  ", "  try:  ")) for line in lines[first + 1 :])
+    assert first == 0 or rule == "prompt-missing"
+    assert out == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [c for c, rule, _ in REFUSED if rule not in ("prompt-missing", "usage", "not-run-yet", "memory")]
+)
+def test_what_is_suggested_is_legal(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every suggested hybridgen command plans without an error."""
+    monkeypatch.chdir(tmp_path)
+    call(shlex.split(command))
+    for line in capsys.readouterr().err.splitlines():
+        if line.startswith("  try:  hybridgen run"):
+            words = [w for w in shlex.split(line.removeprefix("  try:  hybridgen ")) if w != "--dry-run"]
+            assert call([*words, "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def test_existing_files_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flag, name in (("--out", "a.mp4"), ("--latents", "a.safetensors"), ("--report", "a.json"), ("--preview", "a.png")):
+        Path(name).write_text("mine")
+        assert call(["run", "--model", "demo", "-p", "x", flag, name]) == 2
+        assert f"error[output-exists]: {flag} {name} exists" in capsys.readouterr().err
+        assert Path(name).read_text() == "mine"
+
+
+def test_a_missing_prompt_shows_the_same_line_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(shlex.split("run --model demo --cfg 2")) == 2
+    err = capsys.readouterr().err
+    assert '  try:  hybridgen run --model demo --cfg 2 -p "a lighthouse in a storm"' in err
+    assert err.index("cfg2") < err.index("error[prompt-missing]")
+
+
+def test_recipe_errors_name_line_and_column(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    for text, says in (
+        ("model: demo\nrequest: {stesp: 3}\n", f"{bad}:2:11: unknown key request.stesp; did you mean steps?"),
+        ("model: demo\n  x: [\n", f"{bad}:2:4 is not YAML"),
+        ("- 1\n", "holds no keys"),
+        ("model: demo\nparallel: {cfg: two}\n", "cfg is 'two' and must be a whole number"),
+        ("model: demo\nschema: 9\n", "schema 9"),
+        ("model: demo\nrequest: 3\n", "request"),
+        ("model: demo\nparallel: {order: 3}\n", "order"),
+    ):
+        bad.write_text(text)
+        assert call(["run", "--recipe", str(bad), "--dry-run"]) == 2, text
+        assert says in capsys.readouterr().err.splitlines()[0]
+
+
+def test_a_change_of_flags_is_made_in_place() -> None:
+    command = shlex.split("hybridgen run --cfg 2 --ulysses=6 -p 'a b'")
+    assert shlex.join(changed(command, change_of("--ulysses 8"))) == "hybridgen run --cfg 2 --ulysses 8 -p 'a b'"
+    assert changed(["run", "--ring", "2"], {"ring": None, "tp": "2"}) == ["run", "--tp", "2"]
+    assert RequestError("x", "y", tries=[{"cfg": "2"}]).lines()[-1] == "  try:  --cfg 2"
