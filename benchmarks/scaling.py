@@ -1,6 +1,6 @@
 """How much faster two CPU ranks are than one, strategy by strategy, and what hybridgen costs when nothing is split.
 
-    python benchmarks/scaling.py --out benchmarks/results/scaling-cpu.md     (hybridgen installed, or PYTHONPATH=.)
+    python -m benchmarks.scaling --out benchmarks/results/scaling-cpu.md       (in the root of the repository)
 
 Two ranks of one thread, each pinned to a core of its own, take turns: first both make the same clip, each alone
 (a rank that shares the machine with a copy of itself), then both make it together. Ranks are forked once per line
@@ -14,9 +14,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
-from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,171 +23,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.contenders import Contender, Run, Size, decoder, denoiser, stock
 from hybridgen.degrees import Degrees
-from hybridgen.job import Job, versions
-from hybridgen.models.facts import ModelFacts, TransformerFacts
-from hybridgen.models.wan import Wan
-from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.kernels import select
-from hybridgen.runtime.memory import PeakMemory
+from hybridgen.job import versions
 from hybridgen.runtime.ranks import RankContext, run_local
-from hybridgen.runtime.sequence import Shard
-from hybridgen.runtime.worker import (
-    apply_strategies,
-    denoise,
-    init_process_group,
-    initial_noise,
-    quiet_libraries,
-    set_up,
-)
-
-Run = Callable[[], Tensor]
-"""What is timed."""
-Contender = Callable[[], Run]
-"""Gets ready, which is not timed, and returns what is."""
-SIDE = 256
-"""Pixels per side of the clip that is denoised."""
-FRAME_TOKENS = (SIDE // 16) ** 2
-"""Tokens of one of its latent frames."""
-GUIDANCE = 4.0
-SEED = 7
-
-
-@dataclass(frozen=True)
-class Size:
-    """What is made. As command-line options: --tokens, --layers and so on."""
-
-    tokens: int = 4096
-    layers: int = 2
-    heads: int = 8
-    head_dim: int = 32
-    steps: int = 2
-    decode_side: int = 192
-    """Pixels per side of the clip that is decoded."""
-    decode_frames: int = 5
-
-    @property
-    def facts(self) -> ModelFacts:
-        hidden = self.heads * self.head_dim
-        transformer = TransformerFacts(self.layers, self.heads, self.head_dim, ffn=4 * hidden, text_dim=64)
-        return ModelFacts("random weights", "wan", "none", transformer, text_tokens=64)
-
-    def plan(self, degrees: Degrees) -> Plan:
-        """To denoise."""
-        frames = 4 * (self.tokens // FRAME_TOKENS - 1) + 1
-        return self._plan(Clip(SIDE, SIDE, frames, self.steps, GUIDANCE), degrees)
-
-    def decode_plan(self, degrees: Degrees) -> Plan:
-        side = self.decode_side
-        return self._plan(Clip(side, side, self.decode_frames, self.steps, GUIDANCE), degrees)
-
-    def _plan(self, clip: Clip, degrees: Degrees) -> Plan:
-        return Plan(self.facts, clip, degrees, dtype="float32", warmup=clip.steps)
-
-
-def transformer(facts: TransformerFacts) -> Any:
-    from diffusers import WanTransformer3DModel
-
-    torch.manual_seed(SEED)
-    return WanTransformer3DModel(
-        num_attention_heads=facts.heads,
-        attention_head_dim=facts.head_dim,
-        text_dim=facts.text_dim,
-        ffn_dim=facts.ffn,
-        num_layers=facts.layers,
-        rope_max_seq_len=64,
-    ).eval()
-
-
-def vae() -> Any:
-    """Wan 2.1's autoencoder in its full width."""
-    from diffusers import AutoencoderKLWan
-
-    torch.manual_seed(SEED)
-    return AutoencoderKLWan().eval()
-
-
-def scheduler() -> Any:
-    from diffusers import UniPCMultistepScheduler
-
-    return UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
-
-
-def prompt_embeds(facts: ModelFacts) -> list[Tensor]:
-    """Per branch, [1, text tokens, text_dim]."""
-    shape = (2, 1, facts.text_tokens, facts.transformer.text_dim)
-    return list(torch.randn(shape, generator=torch.Generator().manual_seed(SEED)))
-
-
-def job_for(plan: Plan) -> Job:
-    kernel = select("auto", "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
-    nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", GUIDANCE, GUIDANCE, SEED, 16, nowhere, nowhere, quiet=True)
-
-
-def denoiser(context: RankContext, plan: Plan) -> Contender:
-    """The worker's own loop, with its watch over memory. Every run has a model that remembers no other run."""
-    job, expert = job_for(plan), transformer(plan.facts.transformer)
-    rank = set_up(context, job)
-    rank.memory.close()
-    index = plan.layout.sequence_index(context.rank) if plan.world_size > 1 else 0
-
-    def contender() -> Run:
-        model = Wan(plan, [expert], scheduler(), job.kernel, Shard(plan.tokens, index))
-        model.prompt_embeds = prompt_embeds(plan.facts)
-        apply_strategies(rank, model)
-
-        def run() -> Tensor:
-            rank.memory = PeakMemory(rank.device)
-            x = denoise(rank, model)
-            rank.memory.close()
-            return x
-
-        return run
-
-    return contender
-
-
-def stock(plan: Plan) -> Contender:
-    """diffusers' pipeline on the same request."""
-    from diffusers import WanPipeline
-
-    expert = transformer(plan.facts.transformer)
-    pipe = WanPipeline(None, None, vae=vae(), scheduler=scheduler(), transformer=expert)
-    pipe.set_progress_bar_config(disable=True)
-    with_prompt, without = prompt_embeds(plan.facts)
-    clip = plan.clip
-
-    def run() -> Tensor:
-        latents: Tensor = pipe(
-            prompt_embeds=with_prompt,
-            negative_prompt_embeds=without,
-            width=clip.width,
-            height=clip.height,
-            num_frames=clip.frames,
-            num_inference_steps=clip.steps,
-            guidance_scale=clip.guidance,
-            latents=initial_noise(job_for(plan), torch.device("cpu")),
-            output_type="latent",
-        ).frames
-        return latents
-
-    return lambda: run
-
-
-def decoder(context: RankContext, plan: Plan) -> Contender:
-    """Latents to frames. When split, all ranks but the first return an empty tensor."""
-    job, rank = job_for(plan), set_up(context, job_for(plan))
-    rank.memory.close()
-    model = Wan(plan, [transformer(plan.facts.transformer)], None, job.kernel, Shard(plan.tokens, 0))
-    model.vae = vae()
-    apply_strategies(rank, model)
-    given = initial_noise(job, rank.device) if plan.world_size == 1 or context.rank == 0 else None
-
-    def run() -> Tensor:
-        return torch.cat([frames for frames in model.decode(given) if frames is not None] or [torch.empty(0)])
-
-    return lambda: run
+from hybridgen.runtime.sequence import Shard, patchify
+from hybridgen.runtime.worker import init_process_group, quiet_libraries
 
 
 @dataclass(frozen=True)
@@ -223,43 +62,147 @@ CASES = {
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of both contenders in every turn: [turn][rank]."""
+    """Seconds of both contenders by [turn][rank], and how far apart what they made was."""
 
     first: list[list[float]]
     second: list[list[float]]
+    difference: float
+    split: bool
+    """Whether the second contender's ranks shared the work; else each did all of it, as the first's always do."""
 
     def alone(self) -> list[float]:
-        """Of the first contender, whose ranks each did the whole work."""
         return [sum(turn) / len(turn) for turn in self.first]
 
-    def together(self, split: bool) -> list[float]:
-        """Of the second: until the last rank was done, or the mean where each did the whole work."""
-        return [max(turn) if split else sum(turn) / len(turn) for turn in self.second]
+    def together(self) -> list[float]:
+        """Until the last rank was done, where the work was shared."""
+        return [max(turn) if self.split else sum(turn) / len(turn) for turn in self.second]
 
-    def ratios(self, split: bool) -> list[float]:
-        return [one / two for one, two in zip(self.alone(), self.together(split), strict=True)]
+    def ratios(self) -> list[float]:
+        return [one / two for one, two in zip(self.alone(), self.together(), strict=True)]
 
 
-def seconds(run: Run) -> tuple[float, Tensor]:
+def timed(run: Run) -> tuple[float, Tensor]:
     dist.barrier()
     start = time.perf_counter()
     found = run()
     return time.perf_counter() - start, found
 
 
-def measure(case: Case, size: Size, repeat: int, cores: list[int]) -> Result:
-    """Fork two ranks and let the contenders take turns."""
+def difference(whole: Tensor, part: Tensor, shard: Shard) -> float:
+    """||a - b|| / ||b|| of the two results on this rank, which may hold only a shard of the second, or nothing."""
+    if part.dim() == 3:
+        whole = shard.take(patchify(whole, (1, 2, 2)))
+    return float((part.double() - whole.double()).norm() / whole.double().norm()) if part.numel() else 0.0
 
-    def main(context: RankContext) -> list[tuple[float, float]]:
+
+def measure(case: Case, size: Size, repeat: int) -> Result:
+    """Fork two ranks and let the contenders take turns."""
+    cores = sorted(os.sched_getaffinity(0))
+    assert len(cores) >= 2, "two ranks need two cores"
+
+    def main(context: RankContext) -> tuple[list[float], list[float], float]:
         os.sched_setaffinity(0, {cores[context.rank]})
+        shard = Shard(size.plan(case.degrees).tokens, context.rank)
         with torch.no_grad():
             first, second = case.contenders(context, size)
-            turns = []
-            for _ in range(1 + repeat):
-                turns.append((seconds(first())[0], seconds(second())[0]))
+            apart = difference(timed(first())[1], timed(second())[1], shard)
+            turns = [(timed(first())[0], timed(second())[0]) for _ in range(repeat)]
         dist.barrier()
-        return turns[1:]
+        return [turn[0] for turn in turns], [turn[1] for turn in turns], apart
 
-    by_rank = run_local(2, main, deadline=3600.0)
-    turns = list(zip(*by_rank, strict=True))
-    return Result([[t[0] for t in turn] for turn in turns], [[t[1] for t in turn] for turn in turns])
+    ranks = run_local(2, main, deadline=3600.0)
+    firsts, seconds = ([list(turn) for turn in zip(*(rank[i] for rank in ranks), strict=True)] for i in (0, 1))
+    return Result(firsts, seconds, max(rank[2] for rank in ranks), case.degrees.world > 1)
+
+
+def attention_share(size: Size) -> float:
+    """Share of one rank's time that is spent inside torch's attention."""
+
+    def main(context: RankContext) -> float:
+        attend, inside = torch.nn.functional.scaled_dot_product_attention, [0.0]
+
+        def counted(*args: Any, **kwargs: Any) -> Tensor:
+            start = time.perf_counter()
+            out = attend(*args, **kwargs)
+            inside[0] += time.perf_counter() - start
+            return out
+
+        torch.nn.functional.scaled_dot_product_attention = counted  # in this process, which ends with it
+        with torch.no_grad():
+            run = denoiser(context, size.plan(Degrees()))()
+            start = time.perf_counter()
+            run()
+        return inside[0] / (time.perf_counter() - start)
+
+    return float(run_local(1, main)[0])
+
+
+SPLIT = """
+| | one rank, s | two ranks, s | speed-up | lowest - highest | target | | difference |
+|---|---|---|---|---|---|---|---|"""
+WHOLE = """
+| | stock pipeline, s | hybridgen, s | cost | lowest - highest | target | | difference |
+|---|---|---|---|---|---|---|---|"""
+
+
+def row(name: str, case: Case, result: Result) -> str:
+    """A line of the table: medians over the turns, and of the ratio its range as well."""
+    found, limits = median(result.ratios()), (min(result.ratios()), max(result.ratios()))
+    times = f"{median(result.alone()):.3f} | {median(result.together()):.3f}"
+    verdict = "met" if found >= case.target else "missed"
+    if result.split:
+        numbers = f"{found:.2f} | {limits[0]:.2f} - {limits[1]:.2f} | >= {case.target:.1f}"
+    else:
+        costs = [f"{1 / ratio - 1:+.1%}" for ratio in (found, *reversed(limits), case.target)]
+        numbers = f"{costs[0]} | {costs[1]} - {costs[2]} | <= {costs[3]}"
+    return f"| {name} | {times} | {numbers} | {verdict} | {result.difference:.0e} |"
+
+
+def describe(size: Size, repeat: int) -> str:
+    """The machine and what was made, without names or paths."""
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(": ")[1] for line in info if line.startswith("model name")), platform.machine())
+    library, load, share = versions(), os.getloadavg()[0], attention_share(size)
+    return f"""\
+Written by benchmarks/scaling.py; how to read and repeat it: benchmarks/README.md.
+
+- Machine: {len(os.sched_getaffinity(0))} cores ({model}, {torch.backends.cpu.get_cpu_capability()}), \
+load {load:.1f} at the start; torch {library["torch"]}, diffusers {library["diffusers"]}, float32
+- Denoised: {size.tokens} tokens, {size.layers} layers, {size.heads} heads of {size.head_dim}, {size.steps} steps, \
+2 guidance branches; attention takes {share:.0%} of one rank's time
+- Decoded: {size.decode_side}x{size.decode_side}, {size.decode_frames} frames, Wan 2.1's autoencoder in full width
+- Every number is the median of {repeat} turns, after one that warms up"""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), help="lines to measure")
+    parser.add_argument("--repeat", type=int, default=5, help="turns that count")
+    parser.add_argument("--out", type=Path, help="file to write the table to")
+    for item in fields(Size):
+        parser.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=item.default)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = options()
+    size = Size(**{item.name: getattr(args, item.name) for item in fields(Size)})
+    torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
+    quiet_libraries()
+    text = describe(size, args.repeat)
+    print(text, flush=True)
+    header = ""
+    for name in args.only:
+        result = measure(CASES[name], size, args.repeat)
+        lines = row(name, CASES[name], result)
+        if header != (header := SPLIT if result.split else WHOLE):
+            lines = f"{header}\n{lines}"
+        text += f"\n{lines}"
+        print(lines, flush=True)
+    if args.out:
+        args.out.write_text(f"{text}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -103,7 +103,7 @@ def test_existing_files_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_missing_prompt_shows_the_same_line_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(shlex.split("run --model demo --cfg 2")) == 2
     err = capsys.readouterr().err
-    assert '  try:  hybridgen run --model demo --cfg 2 -p "a lighthouse in a storm"' in err
+    assert '  try:  hybridgen run --model demo --cfg 2 -p \'a lighthouse in a storm\'' in err
     assert err.index("cfg2") < err.index("error[prompt-missing]")
 
 

@@ -212,7 +212,8 @@ def init_decoder(vae: AutoencoderKLWan, x: Tensor, downs: list[Down], rng: torch
     targets = [down.features for down in downs[-2::-1]] + [x]
     for up, down, target in zip(ups, downs[::-1], targets, strict=True):
         if up.mode == "upsample3d":
-            h = frames_of(init_time_up(up.time_conv, up.dim, h.reshape(n, -1, *h.shape[1:]).transpose(1, 2), down))
+            video = h.reshape(n, -1, *h.shape[1:]).transpose(1, 2)
+            h = frames_of(init_time_up(up.time_conv, up.dim, video, down))
         target = frames_of(target)
         conv = up.resample[1]
         if up is ups[-1]:  # RGB, -RGB and two constants in front of the head

@@ -100,11 +100,9 @@ def contact_sheet(rows: Sequence[tuple[str, Frames]], every: int = 2) -> Image.I
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="Measure a demo checkpoint.")
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of all computing"
-    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--guidance", type=float, default=3.0)
@@ -120,7 +118,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
-    pipe = WanPipeline.from_pretrained(args.checkpoint, torch_dtype=torch.float32)
+    pipe = WanPipeline.from_pretrained(args.checkpoint, dtype=torch.float32)
     report: dict[str, object] = {"codec PSNR in dB, fp32: all, first, last frame": psnr(pipe.vae)}
     pipe.to(getattr(torch, args.dtype))
     pipe.set_progress_bar_config(disable=True)

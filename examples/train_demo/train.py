@@ -140,7 +140,8 @@ def train_expert(
 
     def fit() -> dict[str, Tensor]:
         expert.train()
-        train_flow(expert, base.text_encoder, base.tokenizer, pools, stages.count(steps), 1e-3, seed, span)
+        tokenizer = models.build_tokenizer()
+        train_flow(expert, base.text_encoder, tokenizer, pools, stages.count(steps), 1e-3, seed, span)
         return dict(expert.state_dict())
 
     expert.load_state_dict(stages.run(name, fit))
@@ -161,8 +162,8 @@ def train_pipeline(stages: Stages) -> WanPipeline:
         transformer_2=transformer,
         boundary_ratio=models.BOUNDARY,
     )
-    high = train_expert(stages, "5-high-noise", pipe, pools, (models.BOUNDARY, 1.0), steps=400, seed=6)
-    low = train_expert(stages, "6-low-noise", pipe, pools, (0.0, models.BOUNDARY), steps=3000, seed=7)
+    high = train_expert(stages, "5-high-noise", pipe, pools, (models.BOUNDARY, 1.0), steps=300, seed=6)
+    low = train_expert(stages, "6-low-noise", pipe, pools, (0.0, models.BOUNDARY), steps=2000, seed=7)
     pipe.register_modules(transformer=high, transformer_2=low)
     for module in (text, vae, high, low):
         to_bf16(module)

@@ -82,11 +82,17 @@ def _join(job: Job) -> dict[str, Any] | None:
         )
     from hybridgen.runtime.worker import work
 
+    from torch.distributed import TCPStore
+
+    from hybridgen.runtime.worker import work
+
+    env = os.environ
+    serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun's agent does
+    store = TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), world, serves) if world > 1 else None
     status = Status(bytearray(LINE), 0)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as folder:
         try:
-            agreed = _agree(job, rank, world)
-            return work(RankContext(rank, world, Path(folder), status, local=False), agreed)
+            return work(RankContext(rank, world, Path(folder), status, store), _agree(job, rank, store))
         except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once, by the rank it began with
             cause = cause_of(error, rank, status.read(0))
             if rank == 0:
@@ -114,17 +120,12 @@ def first_host(nodes: str) -> str:
     return match[1] + (re.split(r"[-,]", match[2])[0] if match[2] else "")
 
 
-def _agree(job: Job, rank: int, world: int) -> Job:
+def _agree(job: Job, rank: int, store: Any) -> Job:
     """Every rank takes rank 0's job, so that what was drawn (seed, file name) is the same everywhere."""
-    from torch.distributed import PrefixStore, TCPStore
-
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if world == 1:
+    if store is None:
         return job
-    store = PrefixStore("hybridgen", TCPStore(host, port, is_master=rank == 0 and not agent))
     if rank == 0:
-        store.set("job", pickle.dumps(job))
-    agreed = pickle.loads(store.get("job"))
+        store.set("hybridgen/job", pickle.dumps(job))
+    agreed = pickle.loads(store.get("hybridgen/job"))
     assert isinstance(agreed, Job)
     return agreed

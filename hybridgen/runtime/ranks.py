@@ -76,8 +76,8 @@ class RankContext:
     folder: Path
     """Scratch folder shared by the ranks of this machine."""
     status: Status
-    local: bool = True
-    """Whether run_local started it; else torchrun or srun did."""
+    store: Any = None
+    """torch.distributed's key-value store of a job that torchrun or srun started; run_local's ranks make their own."""
 
 
 def run_local(

@@ -127,13 +127,14 @@ def set_up(context: RankContext, job: Job) -> Rank:
 
 
 def init_process_group(context: RankContext, device: torch.device) -> None:
-    """Join the other ranks: through the launcher's store, or as the environment of torchrun or srun says."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    where: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
-    if context.local:
-        where["store"] = _local_store(context)
+    """Join the other ranks: NCCL between GPUs, gloo between CPUs."""
     dist.init_process_group(
-        backend, rank=context.rank, world_size=context.world, timeout=timedelta(minutes=10), **where
+        "nccl" if device.type == "cuda" else "gloo",
+        store=dist.PrefixStore("ranks", context.store or _local_store(context)),
+        rank=context.rank,
+        world_size=context.world,
+        timeout=timedelta(minutes=10),
+        device_id=device if device.type == "cuda" else None,
     )
 
 

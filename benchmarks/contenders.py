@@ -1,0 +1,170 @@
+"""What benchmarks/scaling.py times against each other: one request made by hybridgen on some plan, or by diffusers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.job import Job
+from hybridgen.models.facts import ModelFacts, TransformerFacts
+from hybridgen.models.wan import Wan
+from hybridgen.plan import Clip, Plan
+from hybridgen.runtime.kernels import select
+from hybridgen.runtime.memory import PeakMemory
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.sequence import Shard
+from hybridgen.runtime.worker import apply_strategies, denoise, initial_noise, set_up
+
+Run = Callable[[], Tensor]
+"""What is timed."""
+Contender = Callable[[], Run]
+"""Gets ready, which is not timed, and returns what is."""
+SIDE = 256
+"""Pixels per side of the clip that is denoised."""
+FRAME_TOKENS = (SIDE // 16) ** 2
+"""Tokens of one of its latent frames."""
+GUIDANCE = 4.0
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is made. As command-line options: --tokens, --layers and so on."""
+
+    tokens: int = 6144
+    layers: int = 2
+    heads: int = 8
+    head_dim: int = 32
+    steps: int = 2
+    decode_side: int = 192
+    """Pixels per side of the clip that is decoded."""
+    decode_frames: int = 5
+
+    @property
+    def facts(self) -> ModelFacts:
+        hidden = self.heads * self.head_dim
+        transformer = TransformerFacts(self.layers, self.heads, self.head_dim, ffn=11 * hidden // 4, text_dim=64)
+        return ModelFacts("random weights", "wan", "none", transformer, text_tokens=64)
+
+    def plan(self, degrees: Degrees) -> Plan:
+        """To denoise."""
+        frames = 4 * (self.tokens // FRAME_TOKENS - 1) + 1
+        return self._plan(Clip(SIDE, SIDE, frames, self.steps, GUIDANCE), degrees)
+
+    def decode_plan(self, degrees: Degrees) -> Plan:
+        side = self.decode_side
+        return self._plan(Clip(side, side, self.decode_frames, self.steps, GUIDANCE), degrees)
+
+    def _plan(self, clip: Clip, degrees: Degrees) -> Plan:
+        return Plan(self.facts, clip, degrees, dtype="float32", warmup=clip.steps)
+
+
+def transformer(facts: TransformerFacts) -> Any:
+    from diffusers import WanTransformer3DModel
+
+    torch.manual_seed(SEED)
+    return WanTransformer3DModel(
+        num_attention_heads=facts.heads,
+        attention_head_dim=facts.head_dim,
+        text_dim=facts.text_dim,
+        ffn_dim=facts.ffn,
+        num_layers=facts.layers,
+        rope_max_seq_len=64,
+    ).eval()
+
+
+def vae() -> Any:
+    """Wan 2.1's autoencoder in its full width."""
+    from diffusers import AutoencoderKLWan
+
+    torch.manual_seed(SEED)
+    return AutoencoderKLWan().eval()
+
+
+def scheduler() -> Any:
+    from diffusers import UniPCMultistepScheduler
+
+    return UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
+
+
+def prompt_embeds(facts: ModelFacts) -> list[Tensor]:
+    """Per branch, [1, text tokens, text_dim]."""
+    shape = (2, 1, facts.text_tokens, facts.transformer.text_dim)
+    return list(torch.randn(shape, generator=torch.Generator().manual_seed(SEED)))
+
+
+def job_for(plan: Plan) -> Job:
+    kernel = select("auto", "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
+    nowhere = Path("unused")
+    return Job(plan, kernel, "cpu", "", "", GUIDANCE, GUIDANCE, SEED, 16, nowhere, nowhere, quiet=True)
+
+
+def denoiser(context: RankContext, plan: Plan) -> Contender:
+    """The worker's own loop, with its watch over memory. Every run has a model that remembers no other run."""
+    job, expert = job_for(plan), transformer(plan.facts.transformer)
+    rank = set_up(context, job)
+    rank.memory.close()
+    index = plan.layout.sequence_index(context.rank) if plan.world_size > 1 else 0
+
+    def contender() -> Run:
+        model = Wan(plan, [expert], scheduler(), job.kernel, Shard(plan.tokens, index))
+        model.prompt_embeds = prompt_embeds(plan.facts)
+        apply_strategies(rank, model)
+
+        def run() -> Tensor:
+            rank.memory = PeakMemory(rank.device)
+            x = denoise(rank, model)
+            rank.memory.close()
+            return x
+
+        return run
+
+    return contender
+
+
+def stock(plan: Plan) -> Contender:
+    """diffusers' pipeline on the same request."""
+    from diffusers import WanPipeline
+
+    expert = transformer(plan.facts.transformer)
+    pipe = WanPipeline(None, None, vae=vae(), scheduler=scheduler(), transformer=expert)
+    pipe.set_progress_bar_config(disable=True)
+    with_prompt, without = prompt_embeds(plan.facts)
+    clip = plan.clip
+
+    def run() -> Tensor:
+        latents: Tensor = pipe(
+            prompt_embeds=with_prompt,
+            negative_prompt_embeds=without,
+            width=clip.width,
+            height=clip.height,
+            num_frames=clip.frames,
+            num_inference_steps=clip.steps,
+            guidance_scale=clip.guidance,
+            latents=initial_noise(job_for(plan), torch.device("cpu")),
+            output_type="latent",
+        ).frames
+        return latents
+
+    return lambda: run
+
+
+def decoder(context: RankContext, plan: Plan) -> Contender:
+    """Latents to frames. When split, all ranks but the first return an empty tensor."""
+    job, rank = job_for(plan), set_up(context, job_for(plan))
+    rank.memory.close()
+    model = Wan(plan, [transformer(plan.facts.transformer)], None, job.kernel, Shard(plan.tokens, 0))
+    model.vae = vae()
+    apply_strategies(rank, model)
+    given = initial_noise(job, rank.device) if plan.world_size == 1 or context.rank == 0 else None
+
+    def run() -> Tensor:
+        return torch.cat([frames for frames in model.decode(given) if frames is not None] or [torch.empty(0)])
+
+    return lambda: run

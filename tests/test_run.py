@@ -1,0 +1,198 @@
+"""`hybridgen run` as its user runs it, on the demo model and CPU ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from hybridgen.models.catalogue import DEMO_FOLDER, find
+from hybridgen.plan import Plan
+from hybridgen.recipe import compose
+from hybridgen.resolve import resolve
+from hybridgen.runtime.video import read_frames, read_tags
+from hybridgen.strategies import registry
+from hybridgen.traffic import by_strategy
+
+ROOT = Path(__file__).parent.parent
+PROMPT = "a red circle moves right"
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def hybridgen(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder; it must succeed."""
+    command = [*(launcher or (sys.executable, "-m")), "hybridgen", "run", "-p", PROMPT, "--seed", "1", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def files(name: str) -> list[str]:
+    """Flags for every file a run can write."""
+    return ["--out", f"{name}.mp4", "--latents", f"{name}.safetensors", "--report", f"{name}.json",
+            "--preview", f"{name}.png"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the one-rank run's files: clip.mp4, .safetensors, .json, .png, and its stderr in log.txt."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = hybridgen(folder, "--model", "demo", *files("clip"))
+    assert done.stdout == "clip.mp4\n"
+    (folder / "log.txt").write_text(done.stderr)
+    return folder
+
+
+def latents(path: Path) -> Tensor:
+    return load_file(path)["latents"]
+
+
+def error(a: Tensor, b: Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+def pixels(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(Image.open(path)).astype(np.int64)
+
+
+@lru_cache
+def stock(folder: Path, dtype: str, steps: int) -> Tensor:
+    """What diffusers' own pipeline makes of the request."""
+    from diffusers import WanPipeline
+
+    defaults = find("demo").defaults
+    pipe = WanPipeline.from_pretrained(folder, dtype=getattr(torch, dtype))
+    pipe.set_progress_bar_config(disable=True)
+    found: Tensor = pipe(
+        PROMPT,
+        negative_prompt="",
+        width=64,
+        height=64,
+        num_frames=17,
+        num_inference_steps=steps,
+        guidance_scale=defaults.guidance,
+        generator=torch.Generator().manual_seed(1),
+        output_type="latent",
+    ).frames
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_rank_equals_the_stock_pipeline_bit_for_bit(dtype: str, tmp_path: Path) -> None:
+    hybridgen(tmp_path, "--model", "demo", "--dtype", dtype, "--steps", "12", *files("clip"))
+    assert torch.equal(latents(tmp_path / "clip.safetensors"), stock(DEMO_FOLDER, dtype, 12))
+
+
+def test_a_wan_21_folder_runs_by_its_path(tmp_path: Path) -> None:
+    """One expert, no boundary: the same files without the second transformer, split over two ranks."""
+    folder = tmp_path / "wan21"
+    folder.mkdir()
+    for part in ("text_encoder", "tokenizer", "transformer", "vae", "scheduler"):
+        (folder / part).symlink_to(DEMO_FOLDER / part)
+    index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
+    index |= {"transformer_2": [None, None], "boundary_ratio": None}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    size = ("--size", "64x64", "--frames", "17", "--guidance", "3", "--steps", "3", "--dtype", "float32")
+    hybridgen(tmp_path, "--model", str(folder), "--ulysses", "2", *size, *files("clip"))
+    assert error(latents(tmp_path / "clip.safetensors"), stock(folder, "float32", 3)) <= 1e-5
+
+
+def test_the_report_says_what_happened(alone: Path, tmp_path: Path) -> None:
+    words = ["--model", "demo", "--cfg", "2", "--ulysses", "2", "--vae", "2"]
+    done = hybridgen(tmp_path, *words, *files("clip"))
+    assert done.stdout == "clip.mp4\n"
+    report = json.loads((tmp_path / "clip.json").read_text())
+    assert report["plan"]["degrees"] == {
+        "cfg": 2, "pipefusion": 1, "tp": 1, "ring": 1, "attn2d": [1, 1], "ulysses": 2, "vae": 2
+    }  # fmt: skip
+    assert report["plan"]["world_size"] == 4 and report["plan"]["exact"] is True
+    assert report["request"]["prompt"] == PROMPT and report["seed"] == 1 and report["output"] == "clip.mp4"
+    times = report["timings_s"]
+    assert set(times) == {"load", "encode", "denoise", "steps", "decode", "write", "total"}
+    assert len(times["steps"]) == 20 and sum(times["steps"]) <= times["denoise"] <= times["total"]
+    assert len(report["peak_memory_bytes"]) == 4 and min(report["peak_memory_bytes"]) > 1e6
+    plan = resolve(compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 2, "vae": 2}))
+    assert_declared(plan, report)
+    assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
+    assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
+    assert "ulysses 3.3 MB" in done.stderr and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
+
+
+def assert_declared(plan: Plan, report: dict[str, Any]) -> None:
+    """Sent bytes are declared bytes, of every strategy, set-up and the gather included."""
+    for rank, sent in enumerate(report["traffic_bytes"]):
+        assert {k: n for k, n in sent.items() if n} == by_strategy(registry.traffic(plan, rank))
+
+
+def test_the_published_72_rank_recipe_equals_one_rank(alone: Path, tmp_path: Path) -> None:
+    words = "--model demo --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8".split()
+    hybridgen(tmp_path, *words, *files("clip"))
+    assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
+    assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
+    plan = resolve(compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 4, "attn2d": "3x3", "vae": 8}))
+    assert_declared(plan, json.loads((tmp_path / "clip.json").read_text()))
+
+
+def test_the_video_shows_what_was_decoded_and_says_how_it_was_made(alone: Path) -> None:
+    frames = read_frames(alone / "clip.mp4")
+    assert frames.shape == (17, 64, 64, 3)
+    first = pixels(alone / "clip.png")[:64, :64]
+    assert np.abs(frames[0].astype(int) - first).mean() < 6  # h264 at quality 16
+    tags = read_tags(alone / "clip.mp4")
+    report = json.loads((alone / "clip.json").read_text())
+    assert tags["request"] == report["request"] and tags["latents_sha256"] == report["latents_sha256"]
+
+
+def test_equal_requests_make_equal_files(alone: Path, tmp_path: Path) -> None:
+    hybridgen(tmp_path, "--model", "demo", *files("clip"))
+    assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
+
+
+def test_a_log_gets_lines_from_one_rank(alone: Path) -> None:
+    log = (alone / "log.txt").read_text()
+    assert "\r" not in log and "\x1b" not in log
+    stages = [line.split()[0] for line in log.splitlines() if line.endswith(" s") and not line.startswith("load 0")]
+    assert [s for s in stages if s in ("load", "encode", "denoise", "decode", "write")][:5] == [
+        "load", "encode", "denoise", "decode", "write"
+    ]  # fmt: skip
+    assert "20/20" in log and "s/step" in log and "low-noise expert" in log
+
+
+def test_quiet_prints_the_path_alone_and_names_the_file(tmp_path: Path) -> None:
+    done = hybridgen(tmp_path, "--model", "demo", "--steps", "1", "-q")
+    assert done.stdout == "a-red-circle-moves-right-s1.mp4\n" and done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a-red-circle-moves-right-s1.mp4"]
+
+
+def test_torchrun_ranks_are_joined(alone: Path, tmp_path: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
+    done = hybridgen(tmp_path, "--model", "demo", "--ulysses", "2", *files("clip"), launcher=launcher)
+    assert done.stdout == "clip.mp4\n" and done.stderr.count("repeat  ") == 1
+    assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
+
+
+def test_a_recipe_and_flags_over_it(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("model: demo\nrequest: {steps: 9, frames: 5}\nparallel: {usp: 2x1}\n")
+    hybridgen(tmp_path, "--recipe", "r.yaml", "--set", "request.frames=9", "--steps", "2", *files("clip"))
+    request = json.loads((tmp_path / "clip.json").read_text())["request"]
+    assert (request["steps"], request["frames"]) == (2, 9)
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    for command in (["bash", str(ROOT / "examples/make_clip.sh")], [sys.executable, str(ROOT / "examples/make_clips.py")]):
+        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+        assert done.returncode == 0, done.stderr
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == ["alone.mp4", "alone.safetensors", "grid.mp4", "grid.safetensors", "triangle.mp4", "triangle.png"]
+    assert error(latents(tmp_path / "grid.safetensors"), latents(tmp_path / "alone.safetensors")) <= 1e-5
