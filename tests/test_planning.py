@@ -1,0 +1,262 @@
+"""Facts, rules, candidates, recipes, drawings: everything that needs no ranks, and no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridgen.cli import draw
+from hybridgen.cli.main import call
+from hybridgen.degrees import Degrees
+from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
+from hybridgen.models.facts import TransformerFacts
+from hybridgen.plan import Clip, Plan
+from hybridgen.planner.candidates import degree_sets, legal_plans
+from hybridgen.planner.memory import estimate, peak
+from hybridgen.recipe import Recipe, compose, options
+from hybridgen.resolve import resolve
+from hybridgen.runtime.launch import first_host
+from hybridgen.strategies import registry
+
+ROOT = Path(__file__).parent.parent
+WAN22 = catalogue.find("wan2.2")
+PUBLISHED = Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)
+CLIP = Clip(1280, 720, 81, 40, 4.0)
+
+
+def grouped(heads: int, kv_heads: int) -> Plan:
+    facts = TransformerFacts(layers=4, heads=heads, kv_heads=kv_heads, head_dim=64, ffn=1024, text_dim=64)
+    from dataclasses import replace
+
+    return Plan(replace(WAN22, transformer=facts), CLIP)
+
+
+# Models
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("wan2.1-1.3b", 1.42), ("wan2.1-14b", 14.29), ("wan2.2", 14.29)]
+)
+def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
+    assert catalogue.find(name).transformer.params / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+def test_parameters_are_those_of_the_class() -> None:
+    import torch
+    from diffusers import WanTransformer3DModel
+
+    for facts in {model.transformer for model in catalogue.MODELS}:
+        with torch.device("meta"):
+            model = WanTransformer3DModel(
+                num_attention_heads=facts.heads,
+                attention_head_dim=facts.head_dim,
+                text_dim=facts.text_dim,
+                ffn_dim=facts.ffn,
+                num_layers=facts.layers,
+            )
+        assert sum(p.numel() for p in model.parameters()) == facts.params
+        assert sum(p.numel() for p in model.blocks[0].parameters()) == facts.block_params
+
+
+def test_a_model_is_found_by_any_of_its_names() -> None:
+    assert catalogue.find("Wan-AI/Wan2.2-T2V-A14B-Diffusers") is WAN22
+    for name in catalogue.names():
+        assert catalogue.find(name).name in (name, catalogue.find(name).name)
+    demo = catalogue.find("demo")
+    assert (demo.experts, demo.boundary, demo.transformer.heads) == (2, 0.875, 8)
+    assert demo.transformer.params == catalogue._param_count(catalogue.DEMO_FOLDER / "transformer")
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="model_index.json"):
+        catalogue.find(str(tmp_path))
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    with pytest.raises(RequestError, match="FluxPipeline"):
+        catalogue.find(str(tmp_path))
+
+
+def test_token_counts_are_the_known_ones() -> None:
+    assert WAN22.token_count(1280, 720, 81) == 75600
+    assert catalogue.find("wan2.1-1.3b").token_count(832, 480, 81) == 32760
+
+
+# Rules
+
+
+def test_ulysses_with_grouped_heads() -> None:
+    legal = registry.STRATEGIES[3].rules.legal_degrees
+    assert legal(grouped(64, 8)) == [1, 2, 4, 8, 16, 32, 64]
+    assert legal(grouped(12, 4)) == [1, 2, 4, 12]
+    broken = registry.violations(grouped(12, 4).replace(degrees=Degrees(ulysses=6)))
+    assert [v.rule for v in broken] == ["ulysses-kv-heads"]
+
+
+def test_tp_leaves_ulysses_fewer_heads() -> None:
+    plan = Plan(WAN22, CLIP, Degrees(tp=2, ulysses=8))
+    assert [v.rule for v in registry.violations(plan)] == ["ulysses-heads"]
+    assert not registry.violations(Plan(WAN22, CLIP, Degrees(tp=2, ulysses=4)))
+
+
+def test_every_violation_has_an_explanation() -> None:
+    known = registry.explanations()
+    for degrees in (
+        Degrees(cfg=3),
+        Degrees(ulysses=7),
+        Degrees(tp=7),
+        Degrees(ring=2, attn2d=(2, 2)),
+        Degrees(pipefusion=41),
+        Degrees(vae=3),
+        Degrees(ulysses=40, ring=8, vae=200),
+    ):
+        broken = registry.violations(Plan(WAN22, CLIP, degrees, warmup=40))
+        assert broken and all(v.rule in known and v.nearest for v in broken), degrees
+
+
+def test_published_volumes() -> None:
+    """Ulysses moves four tensors a layer (325 MiB for Wan 720p at U = 8, bf16), ring keeps (R - 1) blocks moving."""
+    ulysses = Plan(WAN22, Clip(1280, 720, 81, 1, 1.0), Degrees(ulysses=8))
+    per_layer = sum(m.size for m in registry.traffic(ulysses, 0) if m.strategy == "ulysses")
+    assert per_layer / 2**20 == pytest.approx(4 * 75600 * 5120 * 2 / 8 * 7 / 8 / 2**20)
+    assert per_layer / 2**20 == pytest.approx(323, abs=2)
+    ring = Plan(WAN22, Clip(1280, 720, 81, 1, 1.0), Degrees(ring=4))
+    message = next(m for m in registry.traffic(ring, 0) if m.strategy == "ring")
+    assert message.size == 2 * 75600 // 4 * 5120 * 2 and message.count == 40 * 3
+
+
+# Candidates and memory
+
+
+def test_candidates_cover_every_factorisation_once() -> None:
+    sets = list(degree_sets(72))
+    assert len(sets) == len(set(sets)) and all(d.world == 72 for d in sets)
+    assert Degrees(cfg=2, ulysses=4, attn2d=(3, 3)) in sets and Degrees(cfg=2, ulysses=4, ring=9) in sets
+
+
+@pytest.mark.parametrize("world", [1, 2, 8, 72])
+def test_candidates_are_legal(world: int) -> None:
+    plans = legal_plans(Plan(WAN22, CLIP), world)
+    assert plans and all(p.world_size == world and not registry.violations(p) for p in plans)
+
+
+def test_memory_counts_shares() -> None:
+    whole, split = Plan(WAN22, CLIP), Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2), warmup=40)
+    assert estimate(whole)["experts"] == 2 * WAN22.transformer.params * 2
+    assert estimate(split)["experts"] == pytest.approx(estimate(whole)["experts"] / 4, rel=0.05)
+    assert peak(whole) > 57e9 and "text encoder" not in estimate(Plan(WAN22, CLIP, PUBLISHED), rank=1)
+
+
+# Recipes
+
+
+def test_flag_wins_over_set_wins_over_file(tmp_path: Path) -> None:
+    """For every key of the recipe."""
+    samples = {"size": ("32x32", "48x48", "64x64"), "order": ("cfg", "row", "col"), "usp": ("1x1", "1x2", "2x1")}
+    for section, name, item in options():
+        kind = str(item.type)
+        default = (1, 2, 3) if "int" in kind else (1.5, 2.5, 3.5) if "float" in kind else ("a", "b", "c")
+        first, second, third = samples.get(name, default)
+        file = tmp_path / "r.yaml"
+        file.write_text(f"{section}:\n  {name}: {first}\n" if section else f"{name}: {first}\n")
+        path = f"{section}.{name}" if section else name
+
+        def value(recipe: Recipe) -> object:
+            found = getattr(getattr(recipe, section) if section else recipe, name)
+            return found[0] if isinstance(found, list) else found
+
+        assert value(compose(file, [], {})) == first
+        assert value(compose(file, [f"{path}={second}"], {})) == second
+        assert value(compose(file, [f"{path}={second}"], {name: third})) == third
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_recipe_plans(path: Path) -> None:
+    assert resolve(compose(path, [], {})).world_size >= 1
+
+
+def test_environment_variables_change_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--model", "demo", "--cfg", "2", "--dry-run"]
+    call(words)
+    before = capsys.readouterr().out
+    for name in ("HYBRIDGEN_STEPS", "HYBRIDGEN_MODEL", "HYBRIDGEN_SEED", "SEED", "STEPS", "MODEL", "ULYSSES", "COLUMNS"):
+        monkeypatch.setenv(name, "3")
+    call(words)
+    assert capsys.readouterr().out == before
+
+
+# Drawings
+
+
+def test_the_owners_line_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run"
+    assert call(words.split()) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "mesh: cfg 2 x row 3 x col 3 x ulysses 4 = 72 ranks, ulysses fastest" in out
+    assert "row 2  24-27  28-31  32-35    row 2  60-63  64-67  68-71" in out
+    sends = sum(m.total for m in registry.traffic(Plan(WAN22, CLIP, PUBLISHED), 0) if m.axis == "ulysses")
+    assert f"{sends / 1e9:.0f} GB" in out
+
+
+@pytest.mark.parametrize("world", [1, 2, 8, 72])
+def test_every_legal_plan_can_be_drawn(world: int) -> None:
+    for plan in legal_plans(Plan(WAN22, CLIP), world):
+        lines = draw.whole(plan, 3.0, 16)
+        text = "\n".join(lines)
+        assert text.isascii() and (world == 1 or f"{world} ranks" in text)
+
+
+def test_a_grid_shows_every_rank_in_any_order() -> None:
+    plan = Plan(WAN22, CLIP, Degrees(cfg=2, attn2d=(2, 3)), ("col", "row", "cfg", "pipefusion", "tp", "ring", "ulysses"))
+    shown = [int(word) for line in draw.mesh(plan)[1:] if line.startswith("row ") for word in line.split() if word.isdigit()]
+    ranks = [r for r in shown]
+    assert set(range(12)) <= set(ranks)
+
+
+def test_large_grids_are_cut_with_a_rule() -> None:
+    plan = Plan(WAN22, CLIP, Degrees(attn2d=(32, 32)))
+    assert any("more groups by the same rule" in line for line in draw.mesh(plan))
+
+
+# plan
+
+
+def test_plan_lists_every_legal_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan --gpus 8 --model wan2.1-1.3b --frames 80 --json".split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "wan2.1-t2v-1.3b" and found["world_size"] == 8
+    configs = [c["config"] for c in found["candidates"]]
+    assert "cfg2 ulysses4 vae4" in configs and len(configs) == len(set(configs))
+    first = found["candidates"][0]
+    assert set(first) == {"config", "degrees", "order", "exact", "runs", "memory_gb", "bytes_per_step"}
+    assert first["exact"] and first["memory_gb"]["peak"] > 0
+
+
+def test_heads_change_legality_and_not_the_hidden_size(capsys: pytest.CaptureFixture[str]) -> None:
+    sent = {}
+    for heads in (40, 32):
+        call(["plan", "--gpus", "8", "--heads", str(heads), "--json"])
+        found = json.loads(capsys.readouterr().out)["candidates"]
+        sent[heads] = {c["config"]: c["bytes_per_step"] for c in found}
+    assert sent[40]["cfg2 ulysses4 vae4"] == sent[32]["cfg2 ulysses4 vae4"]
+
+
+def test_plan_and_help_do_not_import_torch() -> None:
+    program = (
+        "import sys; from hybridgen.cli.main import call;"
+        "codes = [call(w.split()) for w in ('plan --gpus 8', 'run --help', 'run --model wan2.2 --cfg 2 --dry-run')];"
+        "sys.exit(any(codes) or any(m in sys.modules for m in ('torch', 'diffusers', 'transformers', 'numpy')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("gpu[03-07,11],login", "gpu03"), ("node1,node2", "node1"), ("n-a[1,3]", "n-a1"), ("h", "h")]
+)
+def test_the_first_host_of_a_slurm_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
