@@ -42,7 +42,8 @@ def head(plan: Plan, guidance_2: float, fps: int) -> list[str]:
         f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {fps} fps = {clip.frames / fps:.2f} s, "
         f"{clip.steps} steps, {guided}, {plan.dtype}",
         f"plan    {plan.degrees}     {ranks(plan)}     {'exact' if plan.exact else 'approximate'}",
-        f"split   {shares}; {facts.transformer.heads} heads" + (f", {heads} each" if heads != facts.transformer.heads else ""),
+        f"split   {shares}; {facts.transformer.heads} heads"
+        + (f", {heads} each" if heads != facts.transformer.heads else ""),
     ]
 
 
@@ -89,7 +90,10 @@ def _block(layout: Layout, outer: dict[str, int]) -> list[str]:
     width = max(len(text) for line in [top, *cells] for text in line)
     side = max(map(len, label))
     lines = [" " * side + "".join(f"  {text:<{width}}" for text in top)] if any(top) else []
-    lines += [f"{name:<{side}}" + "".join(f"  {text:<{width}}" for text in line) for name, line in zip(label, cells, strict=True)]
+    lines += [
+        f"{name:<{side}}" + "".join(f"  {text:<{width}}" for text in line)
+        for name, line in zip(label, cells, strict=True)
+    ]
     hidden = degrees.size(down) * degrees.size(across) - len(rows) * len(cols)
     if hidden:
         lines.append(f"{'':<{side}}  ... {hidden} more groups by the same rule")

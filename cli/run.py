@@ -24,14 +24,29 @@ OUTPUT = "Output"
 
 @with_recipe_flags()
 def run(
-    out: Annotated[Optional[Path], typer.Option("--out", "-o", help="Video file.", metavar="FILE.mp4", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", "-o", help="Video file.", metavar="FILE.mp4", rich_help_panel=OUTPUT)
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace files that exist.", rich_help_panel=OUTPUT)] = False,
-    latents: Annotated[Optional[Path], typer.Option(help="Keep the final latents.", metavar="FILE.safetensors", rich_help_panel=OUTPUT)] = None,
-    report: Annotated[Optional[Path], typer.Option(help="Timings, traffic and memory as JSON.", metavar="FILE.json", rich_help_panel=OUTPUT)] = None,
-    preview: Annotated[Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)] = None,
-    gpus: Annotated[Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N", min=1)] = None,
-    recipe: Annotated[Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")] = None,
-    settings: Annotated[Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")] = None,
+    latents: Annotated[
+        Optional[Path], typer.Option(help="Keep the final latents.", metavar="FILE.safetensors", rich_help_panel=OUTPUT)
+    ] = None,
+    report: Annotated[
+        Optional[Path],
+        typer.Option(help="Timings, traffic and memory as JSON.", metavar="FILE.json", rich_help_panel=OUTPUT),
+    ] = None,
+    preview: Annotated[
+        Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)
+    ] = None,
+    gpus: Annotated[
+        Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N", min=1)
+    ] = None,
+    recipe: Annotated[
+        Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")
+    ] = None,
+    settings: Annotated[
+        Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan, mesh and traffic; start nothing.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the path and nothing else.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show mesh and traffic before the run.")] = False,
@@ -55,7 +70,9 @@ def run(
         raise _prompt_missing(plan.world_size)
     job = prepare(chosen, plan, Outputs(out, latents, report, preview, overwrite), quiet)
     if not quiet:
-        text.say(*show(plan, guidance_2, fps), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
+        text.say(
+            *show(plan, guidance_2, fps), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", ""
+        )
     from hybridgen.runtime.launch import launch
 
     result = launch(job)
@@ -87,7 +104,9 @@ def summary(report: dict[str, Any], command: str) -> list[str]:
     lines = ["", "  ".join(f"{stage} {times[stage]:.1f} s" for stage in stages)]
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
-    lines.append(f"memory  peak {text.size(max(memory))} on rank {memory.index(max(memory))}, least {text.size(min(memory))}")
+    lines.append(
+        f"memory  peak {text.size(max(memory))} on rank {memory.index(max(memory))}, least {text.size(min(memory))}"
+    )
     lines.append(f"repeat  {command}")
     return lines
 
@@ -97,4 +116,3 @@ def _most(ranks: list[dict[str, int]]) -> dict[str, int]:
     names = sorted({name for rank in ranks for name in rank})
     most = {name: max(rank.get(name, 0) for rank in ranks) for name in names}
     return {name: n for name, n in most.items() if n}
-

@@ -10,7 +10,7 @@ import hybridgen
 
 def main(folder: Path) -> None:
     """Make one clip on one rank and on a 2 x 2 grid of ranks, and say how long a step took on each."""
-    for name, degrees in (("alone", {}), ("grid", {"attn2d": "2x2"})):
+    for name, grid in (("alone", "1x1"), ("grid", "2x2")):
         report = hybridgen.generate(
             "a green cross moves left",
             folder / f"{name}.mp4",
@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
             seed=3,
             latents=folder / f"{name}.safetensors",
             overwrite=True,
-            **degrees,
+            attn2d=grid,
         )
         steps = report["timings_s"]["steps"]
         print(f"{report['output']}: {report['plan']['config']}, {sum(steps) / len(steps):.3f} s a step")

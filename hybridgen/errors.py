@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-
 Change = Mapping[str, str | None]
 """Flags to set in a command, without dashes; None takes a flag away. {"ulysses": "8", "ring": None}"""
 
@@ -50,7 +49,7 @@ class RequestError(ValueError):
 
 
 def change_of(setting: str) -> Change:
-    """"--pipefusion 2 --warmup 20" as {"pipefusion": "2", "warmup": "20"}."""
+    """ "--pipefusion 2 --warmup 20" as {"pipefusion": "2", "warmup": "20"}."""
     return {flag: value for flag, value in re.findall(r"--(\S+)\s+(\S+)", setting)}
 
 

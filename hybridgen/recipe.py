@@ -13,7 +13,6 @@ from typing import Any, Optional
 
 from hybridgen.errors import RequestError
 
-
 SCHEMA = 1
 """Version of the recipe format."""
 
@@ -182,9 +181,7 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
     wanted = float if "float" in kind else int if "int" in kind else str
     fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
     if isinstance(value, bool) or not fits:
-        raise RequestError(
-            "recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}"
-        )
+        raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}")
     return wanted(value)
 
 

@@ -18,7 +18,6 @@ from hybridgen.resolve import guidance_of
 from hybridgen.runtime.kernels import select
 from hybridgen.strategies import registry
 
-
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
 a busy machine one that waits for its core holds up all (a demo clip took 20 s on two threads, 0.4 s on one)."""
@@ -116,7 +115,9 @@ def _check_outputs(outputs: Outputs) -> None:
                 tries=[f"mkdir -p {shlex.quote(str(path.parent))}"],
             )
         if path.exists() and not outputs.overwrite:
-            raise RequestError("output-exists", f"{flag} {path} exists; give --overwrite to replace it, or another name")
+            raise RequestError(
+                "output-exists", f"{flag} {path} exists; give --overwrite to replace it, or another name"
+            )
 
 
 def device_of(asked: str | None) -> str:

@@ -60,9 +60,9 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     from hybridgen.planner.candidates import nearest_plans
 
     degrees = plan.degrees
-    factors = " x ".join(
-        f"{name} {value}" for name, value in degrees.named().items() if name != "vae"
-    ) or "no degree given"
+    factors = (
+        " x ".join(f"{name} {value}" for name, value in degrees.named().items() if name != "vae") or "no degree given"
+    )
     close = nearest_plans(plan, gpus)
     names = ", ".join(str(p.degrees) for p in close)
     return RequestError(
@@ -102,7 +102,9 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
     names = [name.strip() for name in names]
     for name in names:
         if name not in AXES:
-            raise RequestError("order", f"--order names {name or 'nothing'}; axes are: {', '.join(AXES)}", RULES["order"])
+            raise RequestError(
+                "order", f"--order names {name or 'nothing'}; axes are: {', '.join(AXES)}", RULES["order"]
+            )
         if names.count(name) > 1:
             raise RequestError("order", f"--order names {name} twice; every axis has one place", RULES["order"])
     missing = [axis for axis in AXES if axis not in names and degrees.size(axis) > 1]
@@ -148,9 +150,14 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     if steps < 1:
         raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1")
     if request.fps is not None and request.fps < 1:
-        raise RequestError("fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}])
+        raise RequestError(
+            "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
+        )
     if request.seed is not None and not 0 <= request.seed < 2**63:
-        raise RequestError("seed", f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}")
+        raise RequestError(
+            "seed",
+            f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
+        )
     guidance, _ = guidance_of(request, facts)
     return Clip(width, height, frames, steps, guidance)
 

@@ -61,7 +61,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("command", "rule", "says"), REFUSED, ids=[c for c, _, _ in REFUSED])
 def test_a_request_that_cannot_be_is_refused(
-    command: str, rule: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: str,
+    rule: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     def started(*_: object, **__: object) -> None:
         raise AssertionError("a rank was started")
@@ -81,7 +86,9 @@ def test_a_request_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     "command", [c for c, rule, _ in REFUSED if rule not in ("prompt-missing", "usage", "not-run-yet", "memory")]
 )
-def test_what_is_suggested_is_legal(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_suggested_is_legal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Every suggested hybridgen command plans without an error."""
     monkeypatch.chdir(tmp_path)
     call(shlex.split(command))
@@ -91,9 +98,16 @@ def test_what_is_suggested_is_legal(command: str, capsys: pytest.CaptureFixture[
             assert call([*words, "--dry-run"]) == 0, capsys.readouterr().err
 
 
-def test_existing_files_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_existing_files_are_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for flag, name in (("--out", "a.mp4"), ("--latents", "a.safetensors"), ("--report", "a.json"), ("--preview", "a.png")):
+    for flag, name in (
+        ("--out", "a.mp4"),
+        ("--latents", "a.safetensors"),
+        ("--report", "a.json"),
+        ("--preview", "a.png"),
+    ):
         Path(name).write_text("mine")
         assert call(["run", "--model", "demo", "-p", "x", flag, name]) == 2
         assert f"error[output-exists]: {flag} {name} exists" in capsys.readouterr().err
@@ -103,7 +117,7 @@ def test_existing_files_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_missing_prompt_shows_the_same_line_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(shlex.split("run --model demo --cfg 2")) == 2
     err = capsys.readouterr().err
-    assert '  try:  hybridgen run --model demo --cfg 2 -p \'a lighthouse in a storm\'' in err
+    assert "  try:  hybridgen run --model demo --cfg 2 -p 'a lighthouse in a storm'" in err
     assert err.index("cfg2") < err.index("error[prompt-missing]")
 
 

@@ -96,8 +96,11 @@ def same_rope_everywhere(patch: Patch) -> None:
 
 def wrong_group(patch: Patch) -> None:
     group = Mesh.group
-    other = {"ulysses": "cfg", "cfg": "ulysses"}
-    patch.setattr(Mesh, "group", lambda self, axis, strategy: group(self, other.get(axis, axis), strategy))
+
+    def swapped(self: Mesh, axis: str, strategy: str) -> Group:
+        return group(self, {"ulysses": "cfg", "cfg": "ulysses"}.get(axis, axis), strategy)
+
+    patch.setattr(Mesh, "group", swapped)
 
 
 def other_branch(patch: Patch) -> None:
@@ -116,9 +119,7 @@ def first_expert_always(patch: Patch) -> None:
 
 def heads_back_in_the_wrong_order(patch: Patch) -> None:
     gather = ulysses.gather_heads
-    patch.setattr(
-        ulysses, "gather_heads", lambda out, group, patches: gather(out, group, patches).flip(2)
-    )
+    patch.setattr(ulysses, "gather_heads", lambda out, group, patches: gather(out, group, patches).flip(2))
 
 
 def partials_to_the_wrong_owner(patch: Patch) -> None:

@@ -159,9 +159,7 @@ def error(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [(torch.float32, 1e-6), (torch.bfloat16, 5e-3), (torch.float16, 1e-3)]
-)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-6), (torch.bfloat16, 5e-3), (torch.float16, 1e-3)])
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(33, 33), (33, 47), (1, 5), (5, 1), (600, 70)])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 def test_the_cpu_kernel_equals_plain_math(
@@ -272,9 +270,7 @@ def test_torchs_cuda_layouts_become_one(
     assert name != "cudnn" or all(x.is_contiguous() for x in calls[0])
 
 
-@pytest.mark.parametrize(
-    ("num_queries", "num_keys", "server"), [(9, 1, "flash"), (1, 9, "flash"), (9, 9, "cudnn")]
-)
+@pytest.mark.parametrize(("num_queries", "num_keys", "server"), [(9, 1, "flash"), (1, 9, "flash"), (9, 9, "cudnn")])
 def test_cudnn_is_given_no_single_query_or_key(
     monkeypatch: pytest.MonkeyPatch, num_queries: int, num_keys: int, server: str
 ) -> None:
@@ -338,9 +334,7 @@ def one_by_one(parts: Parts) -> Merge:
 
 def merged(form: str, parts: Parts, dtype: torch.dtype = torch.float32) -> Tensor:
     if form == "at once":
-        return merge_stacked(
-            torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts]), dtype
-        )
+        return merge_stacked(torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts]), dtype)
     return one_by_one(parts).result(dtype)
 
 

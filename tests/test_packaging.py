@@ -23,7 +23,9 @@ def test_the_wheel_is_what_git_tracks(tmp_path: Path) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     linked = ("strategies", "cli", "recipes")
     expected = {f"hybridgen/{name}" if name.split("/")[0] in linked else name for name in tracked}
-    expected = {name for name in expected if name.startswith("hybridgen/") and name.removeprefix("hybridgen/") not in linked}
+    expected = {
+        name for name in expected if name.startswith("hybridgen/") and name.removeprefix("hybridgen/") not in linked
+    }
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -39,9 +39,7 @@ def grouped(heads: int, kv_heads: int) -> Plan:
 # Models
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"), [("wan2.1-1.3b", 1.42), ("wan2.1-14b", 14.29), ("wan2.2", 14.29)]
-)
+@pytest.mark.parametrize(("name", "billions"), [("wan2.1-1.3b", 1.42), ("wan2.1-14b", 14.29), ("wan2.2", 14.29)])
 def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
     assert catalogue.find(name).transformer.params / 1e9 == pytest.approx(billions, abs=0.005)
 
@@ -178,11 +176,22 @@ def test_every_recipe_plans(path: Path) -> None:
     assert resolve(compose(path, [], {})).world_size >= 1
 
 
-def test_environment_variables_change_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environment_variables_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["run", "--model", "demo", "--cfg", "2", "--dry-run"]
     call(words)
     before = capsys.readouterr().out
-    for name in ("HYBRIDGEN_STEPS", "HYBRIDGEN_MODEL", "HYBRIDGEN_SEED", "SEED", "STEPS", "MODEL", "ULYSSES", "COLUMNS"):
+    for name in (
+        "HYBRIDGEN_STEPS",
+        "HYBRIDGEN_MODEL",
+        "HYBRIDGEN_SEED",
+        "SEED",
+        "STEPS",
+        "MODEL",
+        "ULYSSES",
+        "COLUMNS",
+    ):
         monkeypatch.setenv(name, "3")
     call(words)
     assert capsys.readouterr().out == before
@@ -211,8 +220,12 @@ def test_every_legal_plan_can_be_drawn(world: int) -> None:
 
 
 def test_a_grid_shows_every_rank_in_any_order() -> None:
-    plan = Plan(WAN22, CLIP, Degrees(cfg=2, attn2d=(2, 3)), ("col", "row", "cfg", "pipefusion", "tp", "ring", "ulysses"))
-    shown = [int(word) for line in draw.mesh(plan)[1:] if line.startswith("row ") for word in line.split() if word.isdigit()]
+    plan = Plan(
+        WAN22, CLIP, Degrees(cfg=2, attn2d=(2, 3)), ("col", "row", "cfg", "pipefusion", "tp", "ring", "ulysses")
+    )
+    shown = [
+        int(word) for line in draw.mesh(plan)[1:] if line.startswith("row ") for word in line.split() if word.isdigit()
+    ]
     ranks = [r for r in shown]
     assert set(range(12)) <= set(ranks)
 

@@ -59,7 +59,7 @@ def latents(path: Path) -> Tensor:
 
 
 def error(a: Tensor, b: Tensor) -> float:
-    return ((a - b).norm() / b.norm()).item()
+    return float((a - b).norm() / b.norm())
 
 
 def pixels(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -126,7 +126,9 @@ def test_the_report_says_what_happened(alone: Path, tmp_path: Path) -> None:
     assert_declared(plan, report)
     assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
     assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
-    assert "ulysses 3.3 MB" in done.stderr and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
+    assert (
+        "ulysses 3.3 MB" in done.stderr and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
+    )
 
 
 def assert_declared(plan: Plan, report: dict[str, Any]) -> None:
@@ -190,7 +192,10 @@ def test_a_recipe_and_flags_over_it(tmp_path: Path) -> None:
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    for command in (["bash", str(ROOT / "examples/make_clip.sh")], [sys.executable, str(ROOT / "examples/make_clips.py")]):
+    for command in (
+        ["bash", str(ROOT / "examples/make_clip.sh")],
+        [sys.executable, str(ROOT / "examples/make_clips.py")],
+    ):
         done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
         assert done.returncode == 0, done.stderr
     made = sorted(path.name for path in tmp_path.iterdir())

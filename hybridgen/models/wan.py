@@ -99,7 +99,7 @@ class TextAttention:
 
 def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding on neighbouring pairs of channels, in the tables' precision."""
-    even, odd = x_BSHD.unflatten(-1, (-1, 2)).unbind(-1)
+    even, odd = torch.unflatten(x_BSHD, -1, (-1, 2)).unbind(-1)
     c, s = cos[..., 0::2], sin[..., 1::2]
     return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2).type_as(x_BSHD)
 
@@ -167,8 +167,9 @@ class Wan:
         if key not in self._text:
             self._text[key] = embedder.text_embedder(embeds)
         if step.expert not in self._rope:
-            full = expert.rope(torch.empty(1, *self.plan.latent_shape, device="meta"))
-            self._rope[step.expert] = full if self.shard.whole else tuple(map(self.shard.take, full))
+            cos, sin = expert.rope(torch.empty(1, *self.plan.latent_shape, device="meta"))
+            whole = self.shard.whole
+            self._rope[step.expert] = (cos, sin) if whole else (self.shard.take(cos), self.shard.take(sin))
         time = embedder.timesteps_proj(step.timestep.expand(1))
         time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).type_as(embeds)
         modulation = embedder.time_proj(embedder.act_fn(time)).unflatten(1, (6, -1))

@@ -44,8 +44,7 @@ def load_experts(plan: Plan, folder: Path, device: torch.device) -> list[Any]:
     dtype = getattr(torch, plan.dtype)
     names = ["transformer", "transformer_2"][: plan.facts.experts]
     return [
-        WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=dtype).to(device).eval()
-        for name in names
+        WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=dtype).to(device).eval() for name in names
     ]
 
 

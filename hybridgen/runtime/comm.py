@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
 
 
@@ -69,7 +68,7 @@ class Group:
         out = x.new_empty(self.size * x.shape[0], *x.shape[1:])
         with self._exchange("all-gather", nbytes(x) * (self.size - 1)):
             _all_gather(out, x, group=self.handle)
-        return out.unflatten(0, (self.size, -1))
+        return torch.unflatten(out, 0, (self.size, -1))
 
     def broadcast(self, x: Tensor, root: int = 0) -> Tensor:
         """Fill x on every rank with the root's (a place in `ranks`)."""

@@ -133,9 +133,7 @@ def select(
         kernels = [_named(name)]
 
     def refuse(rule: str, fault: str) -> RequestError:
-        fitting = [
-            k for k in legal if device in k.devices and dtype in k.dtypes and k.takes_head_dim(head_dim)
-        ]
+        fitting = [k for k in legal if device in k.devices and dtype in k.dtypes and k.takes_head_dim(head_dim)]
         names = [k.name for k in fitting if not k.package or installed(k.package)]
         use = f"; use {_either(names)}" if names else ""
         tries = [{"attention": other} for other in names[:2]]

@@ -32,7 +32,9 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     method = start_method or ("fork" if job.device == "cpu" else "spawn")
     _import_once()
     try:
-        reports = run_local(job.plan.world_size, _Work(job), start_method=method, on_exit=lambda: remove_parts(job.output))
+        reports = run_local(
+            job.plan.world_size, _Work(job), start_method=method, on_exit=lambda: remove_parts(job.output)
+        )
     except RunFailed as failure:
         failure.notes += _kept_latents(job)
         raise
@@ -80,9 +82,7 @@ def _join(job: Job) -> dict[str, Any] | None:
             f"the launcher started {world} ranks and the plan has {job.plan.world_size} ({job.plan.degrees}); "
             "they must be equal",
         )
-    from hybridgen.runtime.worker import work
-
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from hybridgen.runtime.worker import work
 

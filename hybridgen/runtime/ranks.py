@@ -64,7 +64,9 @@ class Cause:
     def failure(self, world: int, notes: tuple[str, ...] = ()) -> RunFailed:
         doing = f" in {self.doing}" if self.doing else ""
         host = f" ({self.host})" if self.host else ""
-        return RunFailed("rank-lost", f"rank {self.rank} of {world}{host} failed{doing}: {self.error}", notes, self.traceback)
+        return RunFailed(
+            "rank-lost", f"rank {self.rank} of {world}{host} failed{doing}: {self.error}", notes, self.traceback
+        )
 
 
 @dataclass(frozen=True)

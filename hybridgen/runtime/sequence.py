@@ -34,14 +34,14 @@ def join(x_NBSHD: Tensor, patches: int) -> Tensor:
     With one patch the shards simply follow each other; with several, patch by patch.
     """
     n, b, s = x_NBSHD.shape[:3]
-    x = x_NBSHD.unflatten(2, (patches, s // patches)).movedim(0, 2)
+    x = torch.unflatten(x_NBSHD, 2, (patches, s // patches)).movedim(0, 2)
     return x.reshape(b, n * s, *x_NBSHD.shape[3:])
 
 
 def split(x_BSHD: Tensor, parts: int, patches: int) -> Tensor:
     """The inverse of join: [B, n * S, ...] -> [n, B, S, ...]."""
     b, s = x_BSHD.shape[0], x_BSHD.shape[1] // parts
-    x = x_BSHD.unflatten(1, (patches, parts, s // patches)).movedim(2, 0)
+    x = torch.unflatten(x_BSHD, 1, (patches, parts, s // patches)).movedim(2, 0)
     return x.reshape(parts, b, s, *x_BSHD.shape[2:])
 
 

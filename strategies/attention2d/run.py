@@ -25,7 +25,7 @@ def pack(out: Tensor, lse: Tensor) -> Tensor:
 
 def unpack(packed: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """The inverse of pack."""
-    out, lse = packed.split([head_dim, packed.shape[-1] - head_dim], -1)
+    out, lse = torch.split(packed, [head_dim, packed.shape[-1] - head_dim], -1)
     return out, lse.contiguous().view(torch.float32)
 
 
@@ -55,6 +55,4 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     kernel, tokens, width, cols = model.kernel, plan.tokens, plan.degrees.ulysses, plan.degrees.attn2d[1]
     blocks = [(r * cols + mesh.coordinate("col")) * width for r in range(column.size)]
     keys = sum(tokens.valid_local(block, width) for block in blocks)
-    model.wrap_attention(
-        lambda _: lambda q, k, v: attention2d(q, k, v, row, column, keys, kernel, tokens.patches)
-    )
+    model.wrap_attention(lambda _: lambda q, k, v: attention2d(q, k, v, row, column, keys, kernel, tokens.patches))

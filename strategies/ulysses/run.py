@@ -23,10 +23,12 @@ def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -
     size = group.size
     if k.shape[2] % size:
         k, v = (x.repeat_interleave(size // x.shape[2], dim=2) for x in (k, v))
-    packed = torch.cat([x.unflatten(2, (size, -1)).movedim(2, 0) for x in (q, k, v)], dim=3)  # [U, B, s, heads, D]
+    packed = torch.cat(
+        [torch.unflatten(x, 2, (size, -1)).movedim(2, 0) for x in (q, k, v)], dim=3
+    )  # [U, B, s, heads, D]
     received = group.all_to_all(packed)
     q_heads, k_heads = q.shape[2] // size, k.shape[2] // size
-    q, k, v = join(received, patches).split([q_heads, k_heads, k_heads], dim=2)
+    q, k, v = torch.split(join(received, patches), [q_heads, k_heads, k_heads], dim=2)
     return q, k, v
 
 
