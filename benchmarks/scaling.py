@@ -26,9 +26,10 @@ from torch import Tensor
 from benchmarks.contenders import Contender, Run, Size, decoder, denoiser, stock
 from hybridgen.degrees import Degrees
 from hybridgen.job import versions
+from hybridgen.runtime.join import init_process_group
 from hybridgen.runtime.ranks import RankContext, run_local
 from hybridgen.runtime.sequence import Shard, patchify
-from hybridgen.runtime.worker import init_process_group, quiet_libraries
+from hybridgen.runtime.worker import quiet_libraries
 
 
 @dataclass(frozen=True)

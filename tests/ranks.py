@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hybridgen.runtime.join import init_process_group
 from hybridgen.runtime.ranks import RankContext, run_local
-from hybridgen.runtime.worker import init_process_group
 
 
 def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0, group: bool = True) -> list[Any]:
@@ -25,7 +25,7 @@ def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 12
             init_process_group(context, torch.device("cpu"))
         with torch.no_grad():
             result = fn(context)
-        if world > 1:
+        if dist.is_initialized():
             dist.barrier()
         return result
 

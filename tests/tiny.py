@@ -165,7 +165,7 @@ def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
-        model.prompt_embeds = list(prompt_embeds().to(model.dtype))
+        model.set_prompt(list(prompt_embeds().to(model.dtype)))
         apply_strategies(rank, model)
         latents = gather_latents(rank, model, denoise(rank, model))
         return latents, dict(rank.mesh.traffic.sent)

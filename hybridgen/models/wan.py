@@ -134,6 +134,14 @@ class Wan:
     def dtype(self) -> torch.dtype:
         return self.experts[0].dtype  # type: ignore[no-any-return]
 
+    def set_prompt(self, embeds: list[Tensor]) -> None:
+        """Take the embeddings of the branches, [1, text tokens, text_dim] each, and forget what came of others."""
+        self.prompt_embeds = embeds
+        self._text.clear()
+        for expert in self.experts:
+            for block in expert.blocks:
+                block.attn2.processor.kept.clear()
+
     # Attention
 
     def local_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

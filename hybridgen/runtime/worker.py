@@ -8,19 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hybridgen.job import Job
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_load import TextEncoder, load_experts, load_scheduler, load_vae, local_folder
+from hybridgen.runtime.join import init_process_group
 from hybridgen.runtime.kernels import Kernel
 from hybridgen.runtime.memory import PeakMemory
 from hybridgen.runtime.mesh import Mesh, build_mesh
@@ -82,10 +80,10 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
-    embeds = _encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
+    embeds = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
     with rank.stage("load", "load"):
-        model = _load(rank)
-    model.prompt_embeds = _share_embeddings(rank, embeds)
+        model = load(rank)
+    model.set_prompt(_share_embeddings(rank, embeds))
     apply_strategies(rank, model)
     x = denoise(rank, model)
     latents = gather_latents(rank, model, x)
@@ -128,35 +126,7 @@ def set_up(context: RankContext, job: Job) -> Rank:
     return rank
 
 
-def init_process_group(context: RankContext, device: torch.device) -> None:
-    """Join the other ranks: NCCL between GPUs, gloo between CPUs."""
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore("ranks", context.store or _local_store(context)),
-        rank=context.rank,
-        world_size=context.world,
-        timeout=timedelta(minutes=10),
-        device_id=device if device.type == "cuda" else None,
-    )
-
-
-def _local_store(context: RankContext) -> Store:
-    """The key-value store of this machine's ranks: rank 0 serves it on a free port and leaves a note which.
-
-    It starts after the fork: a thread of the parent could hold a lock that its children would never see released.
-    """
-    note = context.folder / "port"
-    if context.rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        note.with_suffix(".part").write_text(str(store.port))
-        note.with_suffix(".part").rename(note)
-        return store
-    while not note.exists():
-        time.sleep(0.01)
-    return TCPStore("127.0.0.1", int(note.read_text()), is_master=False)
-
-
-def _load(rank: Rank) -> Wan:
+def load(rank: Rank) -> Wan:
     """The transformers on every rank, the VAE where it decodes."""
     job, plan = rank.job, rank.job.plan
     folder = local_folder(plan.facts.source)
@@ -167,7 +137,7 @@ def _load(rank: Rank) -> Wan:
     return model
 
 
-def _encode(rank: Rank) -> Tensor:
+def encode(rank: Rank) -> Tensor:
     """Encode the prompts; the text encoder is gone afterwards. [branches, 1, text tokens, text_dim]"""
     plan, job = rank.job.plan, rank.job
     with rank.stage("load text encoder", "load"):

@@ -1,0 +1,66 @@
+"""The demo model shows what its captions say, by the worker's own path, with seeds that training never drew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from examples.train_demo.clips import CAPTIONS
+from hybridgen.job import Job
+from hybridgen.models import catalogue
+from hybridgen.models.wan_load import TextEncoder
+from hybridgen.recipe import compose
+from hybridgen.request import Outputs, prepare
+from hybridgen.resolve import resolve
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.worker import load, quiet_libraries, set_up
+from tests.judge import Verdict, expected, judge
+from tests.ranks import run_ranks
+
+FIRST_SEED = 500_000
+RANKS = 2
+
+
+def job(caption: str, index: int, dtype: str) -> Job:
+    options = {"model": "demo", "device": "cpu", "dtype": dtype, "prompt": caption, "seed": FIRST_SEED + index}
+    recipe = compose(None, [], options)
+    return prepare(recipe, resolve(recipe), Outputs(video=Path("unused.mp4")), quiet=True)
+
+
+def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) -> list[tuple[str, Verdict]]:
+    """Make clips on this rank alone, without files: the frames as they go to the writer, judged."""
+    alone = RankContext(0, 1, context.folder, context.status)
+    first = set_up(alone, job(*reversed(captions[0]), dtype))
+    encoder = TextEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
+    model, found = load(first), []
+    for index, caption in captions:
+        rank = replace(first, job=job(caption, index, dtype))
+        model.set_prompt(list(encoder.encode(caption, "")))
+        chunks = model.decode(denoise(rank, model))
+        frames = torch.cat([chunk for chunk in chunks if chunk is not None])
+        found.append((caption, judge(frames.numpy() / 255.0)))
+    first.memory.close()
+    return found
+
+
+def test_captions_are_shown() -> None:
+    """At least 95% of all 96, colour, shape and direction together, half of them in bf16."""
+    dtypes = ("float32", "bfloat16")
+
+    def share(context: RankContext) -> list[tuple[str, Verdict]]:
+        quiet_libraries()
+        return verdicts(list(enumerate(CAPTIONS))[context.rank :: RANKS], dtypes[context.rank], context)
+
+    shown = [pair for part in run_ranks(RANKS, share, deadline=400, group=False) for pair in part]
+    wrong = [(caption, verdict) for caption, verdict in shown if verdict != expected(caption)]
+    assert len(shown) == len(CAPTIONS) == 96
+    assert len(wrong) <= 0.05 * len(shown), wrong
+
+
+def test_the_checkpoint_is_small_and_names_no_machine() -> None:
+    files = [path for path in catalogue.DEMO_FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 8e6
+    for path in files:
+        assert path.suffix != ".json" or "_name_or_path" not in path.read_text()
