@@ -42,7 +42,7 @@ class Size:
     heads: int = 8
     head_dim: int = 32
     steps: int = 2
-    decode_side: int = 192
+    decode_side: int = 128
     """Pixels per side of the clip that is decoded."""
     decode_frames: int = 5
 

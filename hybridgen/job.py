@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,13 +35,6 @@ class Job:
     quiet: bool = False
     threads: int = 1
     """CPU threads of a rank."""
-
-    def local_rank(self, rank: int, devices: int) -> int:
-        """Which of this machine's devices a rank uses."""
-        for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-            if name in os.environ and self.plan.world_size > 1:
-                return int(os.environ[name]) % devices
-        return rank % devices
 
     def request(self) -> dict[str, Any]:
         """What was asked for, as data."""

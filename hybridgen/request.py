@@ -164,7 +164,8 @@ def _check_machine(plan: Plan, device: str) -> None:
 
 def joined() -> bool:
     """Whether another launcher (torchrun, srun) started this process as one of several ranks."""
-    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_NTASKS", "1")) > 1
+    # SLURM_NTASKS alone says nothing: an allocation's own shell has it, too. Tasks of srun have the step's number.
+    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
 def repeat_command(recipe: Recipe, job: Job) -> str:

@@ -15,7 +15,7 @@ from hybridgen.recipe import compose
 from hybridgen.request import Outputs, prepare
 from hybridgen.resolve import resolve
 from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.worker import load, quiet_libraries, set_up
+from hybridgen.runtime.worker import denoise, load, quiet_libraries, set_up
 from tests.judge import Verdict, expected, judge
 from tests.ranks import run_ranks
 
@@ -32,7 +32,7 @@ def job(caption: str, index: int, dtype: str) -> Job:
 def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) -> list[tuple[str, Verdict]]:
     """Make clips on this rank alone, without files: the frames as they go to the writer, judged."""
     alone = RankContext(0, 1, context.folder, context.status)
-    first = set_up(alone, job(*reversed(captions[0]), dtype))
+    first = set_up(alone, job(captions[0][1], captions[0][0], dtype))
     encoder = TextEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
     model, found = load(first), []
     for index, caption in captions:

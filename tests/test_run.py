@@ -201,3 +201,40 @@ def test_the_examples_run(tmp_path: Path) -> None:
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == ["alone.mp4", "alone.safetensors", "grid.mp4", "grid.safetensors", "triangle.mp4", "triangle.png"]
     assert error(latents(tmp_path / "grid.safetensors"), latents(tmp_path / "alone.safetensors")) <= 1e-5
+
+
+def test_srun_tasks_are_joined(alone: Path, tmp_path: Path) -> None:
+    """Two processes with the environment that srun gives its tasks."""
+    words = [*"run --model demo --ring 2 --seed 1 -p".split(), PROMPT, *files("clip")]
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hybridgen", *words],
+            cwd=tmp_path,
+            env={
+                **ENVIRONMENT,
+                "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(rank),
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_JOB_ID": str(os.getpid()),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [task.communicate(timeout=200) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    assert [out for out, _ in outputs] == ["clip.mp4\n", ""]
+    assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
+
+
+def test_the_wrong_number_of_joined_ranks_is_refused(tmp_path: Path) -> None:
+    words = ["run", "--model", "demo", "--ulysses", "4", "-p", PROMPT]
+    environment = {**ENVIRONMENT, "RANK": "0", "WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hybridgen", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error[world-size]: the launcher started 2 ranks and the plan has 4")

@@ -110,7 +110,7 @@ def _place() -> tuple[int, int]:
     env.setdefault("MASTER_ADDR", first_host(env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", "localhost"))))
     job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0") or 0)
     env.setdefault("MASTER_PORT", str(20000 + (job * 31 + step) % 20000))
-    return int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
+    return int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
 
 
 def first_host(nodes: str) -> str:

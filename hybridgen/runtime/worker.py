@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridgen.job import Job
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_load import TextEncoder, load_experts, load_scheduler, load_vae, local_folder
-from hybridgen.runtime.join import init_process_group
+from hybridgen.runtime.join import init_process_group, local_rank
 from hybridgen.runtime.kernels import Kernel
 from hybridgen.runtime.memory import PeakMemory
 from hybridgen.runtime.mesh import Mesh, build_mesh
@@ -112,7 +112,7 @@ def set_up(context: RankContext, job: Job) -> Rank:
     plan = job.plan
     device = torch.device(job.device)
     if device.type == "cuda":
-        device = torch.device("cuda", job.local_rank(context.rank, torch.cuda.device_count()))
+        device = torch.device("cuda", local_rank(context) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(job.threads)
