@@ -40,7 +40,7 @@ SIZES = {
     Size(9, 64, 64): (3, 0.08),
     Size(33, 64, 64): (3, 0.08),
 }
-CODEC_WINDOWS = [(3, 17, 32), (4, 9, 32), (3, 17, 32), (2, 33, 32)]  # clips, frames, pixels
+CODEC_WINDOWS = [(3, 17, 32), (4, 9, 32), (3, 17, 32), (2, 33, 32)]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Stages:
 
 
 def train_codec(stages: Stages) -> AutoencoderKLWan:
-    """Analytic start, then its linear path alone, then all of it."""
+    """Analytic start; then its linear path is trained, then all of it, then the decoder for bf16."""
 
     def linear() -> dict[str, Tensor]:
         torch.manual_seed(0)
@@ -89,16 +89,16 @@ def train_codec(stages: Stages) -> AutoencoderKLWan:
         codec.train_vae(vae, stages.count(1200), 4e-4, CODEC_WINDOWS, warm=100, seed=2)
         return dict(vae.state_dict())
 
+    def rounded() -> dict[str, Tensor]:
+        codec.train_bf16_decoder(vae, stages.count(300), 2e-4, CODEC_WINDOWS, warm=20, seed=3)
+        return dict(vae.float().state_dict())
+
     start = stages.run("1-linear-codec", linear)
     vae = codec.build_vae()
     vae.load_state_dict(stages.run("2-codec", full))
+    vae.load_state_dict(stages.run("2b-bf16-decoder", rounded))
     vae.eval().requires_grad_(False)
-    return to_bf16(vae).float()  # the transformers learn the latents of the weights that are saved
-
-
-def to_bf16(module: Any) -> Any:
-    """All weights rounded to bf16 (without diffusers' remark on modules it would keep in fp32)."""
-    return torch.nn.Module.to(module, torch.bfloat16)
+    return vae  # in fp32, but with the weights that are saved
 
 
 def encode_pools(stages: Stages, vae: AutoencoderKLWan) -> list[Pool]:
@@ -166,7 +166,7 @@ def train_pipeline(stages: Stages) -> WanPipeline:
     low = train_expert(stages, "6-low-noise", pipe, pools, (0.0, models.BOUNDARY), steps=2000, seed=7)
     pipe.register_modules(transformer=high, transformer_2=low)
     for module in (text, vae, high, low):
-        to_bf16(module)
+        codec.to_bf16(module)
     return pipe
 
 
