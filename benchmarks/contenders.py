@@ -12,14 +12,16 @@ from torch import Tensor
 
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
+from hybridgen.kernels import select
 from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.kernels import select
+from hybridgen.runtime.denoise import denoise, initial_noise
 from hybridgen.runtime.memory import PeakMemory
+from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
-from hybridgen.runtime.worker import apply_strategies, denoise, initial_noise, set_up
+from hybridgen.runtime.worker import apply_strategies
 
 Run = Callable[[], Tensor]
 """What is timed."""
@@ -102,7 +104,7 @@ def prompt_embeds(facts: ModelFacts) -> list[Tensor]:
 def job_for(plan: Plan) -> Job:
     kernel = select("auto", "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
     nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", GUIDANCE, GUIDANCE, SEED, 16, nowhere, nowhere, quiet=True)
+    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, nowhere, quiet=True)
 
 
 def denoiser(context: RankContext, plan: Plan) -> Contender:

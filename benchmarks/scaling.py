@@ -27,9 +27,9 @@ from benchmarks.contenders import Contender, Run, Size, decoder, denoiser, stock
 from hybridgen.degrees import Degrees
 from hybridgen.job import versions
 from hybridgen.runtime.join import init_process_group
+from hybridgen.runtime.rank import quiet_libraries
 from hybridgen.runtime.ranks import RankContext, run_local
 from hybridgen.runtime.sequence import Shard, patchify
-from hybridgen.runtime.worker import quiet_libraries
 
 CALM = 0.03
 """Share of a core that other processes may have during a turn before it counts as disturbed."""

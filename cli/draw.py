@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hybridgen.cli.text import size, table
+from hybridgen.cli.text import ranks, size, table
 from hybridgen.degrees import AXES
 from hybridgen.layout import Layout
 from hybridgen.plan import Plan
-from hybridgen.planner.memory import estimate, peak
+from hybridgen.planner.memory import peak, terms
 from hybridgen.strategies import registry
 from hybridgen.traffic import Message, by_strategy
 
@@ -28,27 +28,23 @@ AXIS_NOTES = {
 }
 
 
-def head(plan: Plan, guidance_2: float, fps: int) -> list[str]:
+def head(plan: Plan) -> list[str]:
     """What will be made and how, in three lines."""
     clip, facts, tokens = plan.clip, plan.facts, plan.tokens
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
     if plan.branches == 2 and facts.experts == 2:
-        guided += f" / {guidance_2:g}"
+        guided += f" / {clip.guidances[1]:g}"
     shares = f"{tokens.tokens} tokens"
     if tokens.shards > 1:
         shares += f" over {tokens.shards} ranks, {tokens.shard_size * tokens.patches} each"
     heads = plan.heads[0] // plan.degrees.ulysses
     return [
-        f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {fps} fps = {clip.frames / fps:.2f} s, "
-        f"{clip.steps} steps, {guided}, {plan.dtype}",
-        f"plan    {plan.degrees}     {ranks(plan)}     {'exact' if plan.exact else 'approximate'}",
+        f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {clip.fps} fps = "
+        f"{clip.frames / clip.fps:.2f} s, {clip.steps} steps, {guided}, {plan.dtype}",
+        f"plan    {plan.degrees}     {ranks(plan.world_size)}     {'exact' if plan.exact else 'approximate'}",
         f"split   {shares}; {facts.transformer.heads} heads"
         + (f", {heads} each" if heads != facts.transformer.heads else ""),
     ]
-
-
-def ranks(plan: Plan) -> str:
-    return f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
 
 
 def mesh(plan: Plan) -> list[str]:
@@ -58,7 +54,7 @@ def mesh(plan: Plan) -> list[str]:
     if not used:
         return []
     sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used)
-    lines = [f"mesh: {sizes} = {ranks(plan)}, {used[-1]} fastest", ""]
+    lines = [f"mesh: {sizes} = {ranks(plan.world_size)}, {used[-1]} fastest", ""]
     for outer in _places(layout, ("pipefusion", "tp")):
         blocks = [_block(layout, {**outer, **half}) for half in _places(layout, ("cfg",))]
         together = [_beside(blocks)] if sum(len(b[0]) for b in blocks) + 4 * len(blocks) <= WIDTH else blocks
@@ -122,9 +118,8 @@ def _beside(blocks: list[list[str]]) -> list[str]:
 
 
 def axes(plan: Plan) -> list[str]:
-    """Every axis in use: its size, an example, what it exchanges and how much a rank sends."""
-    layout, rank = plan.layout, busiest(plan)
-    messages = registry.traffic(plan, rank)
+    """Every axis in use: its size, an example, what it exchanges and how much rank 0 sends."""
+    layout, messages = plan.layout, registry.traffic(plan, 0)
     rows = []
     for axis in reversed(AXES):
         if plan.degrees.size(axis) > 1:
@@ -144,14 +139,9 @@ def _axis_row(plan: Plan, axis: str, count: int, example: list[int], messages: l
     return [axis, shown, AXIS_NOTES[axis], str(count), step, size(total)]
 
 
-def busiest(plan: Plan) -> int:
-    """A rank that sends no less than others in the denoising: the first of the last stage."""
-    return plan.layout.rank({"pipefusion": 0})
-
-
 def sends(plan: Plan) -> list[str]:
     """Per strategy, what rank 0 sends in the whole clip."""
-    totals = by_strategy(registry.traffic(plan, busiest(plan)))
+    totals = by_strategy(registry.traffic(plan, 0))
     if not totals:
         return []
     return ["rank 0 sends  " + ", ".join(f"{name} {size(n)}" for name, n in totals.items())]
@@ -159,13 +149,13 @@ def sends(plan: Plan) -> list[str]:
 
 def memory(plan: Plan) -> list[str]:
     """The estimate for rank 0."""
-    parts = ", ".join(f"{name} {size(n)}" for name, n in estimate(plan).items())
+    parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan))
     return [f"memory of rank 0, estimated: peak {size(peak(plan))} ({parts})"]
 
 
-def whole(plan: Plan, guidance_2: float, fps: int) -> list[str]:
+def whole(plan: Plan) -> list[str]:
     """Everything that --dry-run shows."""
-    lines = head(plan, guidance_2, fps)
+    lines = head(plan)
     for part in (mesh(plan), axes(plan), sends(plan) + memory(plan)):
         if part:
             lines += ["", *part] if lines[-1] else part

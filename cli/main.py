@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
+from hybridgen import launcher
 from hybridgen.cli import options, plan, run, text
 from hybridgen.errors import RequestError, RunFailed
 
@@ -55,7 +56,7 @@ def call(arguments: list[str]) -> int:
         text.say(*_usage(error))
         return 2
     except RequestError as error:
-        if _speaks():
+        if launcher.speaks():
             text.say(*error.lines(["hybridgen", *arguments]))
         return 2
     except RunFailed as error:
@@ -70,11 +71,6 @@ def call(arguments: list[str]) -> int:
         # The reader of our pipe went away (| head); nothing is left to say, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _speaks() -> bool:
-    """One rank of a job that another launcher started reports for all."""
-    return os.environ.get("RANK", "0") == "0" and os.environ.get("SLURM_PROCID", "0") == "0"
 
 
 def _usage(error: Any) -> list[str]:

@@ -64,14 +64,8 @@ def with_recipe_flags(sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Ca
 
 def _parameter(section: str, name: str, item: Any) -> inspect.Parameter:
     about = item.metadata
-    flags = about["flags"] or (f"--{name.replace('_', '-')}",)
+    flags = about["flags"] or (recipe.flag_of(item),)
     info = typer.Option(*flags, help=about["help"], metavar=about["metavar"], rich_help_panel=PANELS[section])
     kind = TYPES[str(item.type)]
     annotation = Annotated[kind, info]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def as_fields(flags: dict[str, Any]) -> dict[str, Any]:
-    """Flag values as recipe fields: a mesh order is a list."""
-    order = flags.get("order")
-    return {**flags, "order": order.split(",") if order is not None else None}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
+from hybridgen import launcher
 from hybridgen.cli import draw, text
-from hybridgen.cli.options import as_fields, with_recipe_flags
+from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
+from hybridgen.prepare import Outputs, prepare, repeat_command
 from hybridgen.recipe import compose
-from hybridgen.request import Outputs, prepare, repeat_command
-from hybridgen.resolve import guidance_of, resolve
+from hybridgen.resolve import resolve
 
 EXAMPLES = (
     'Examples: hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 | '
@@ -57,31 +59,26 @@ def run(
 
     The path of the video goes to stdout, everything else to stderr.
     """
-    chosen = compose(recipe, settings or [], as_fields(flags))
+    chosen = compose(recipe, settings or [], flags)
     plan = resolve(chosen, gpus)
-    _, guidance_2 = guidance_of(chosen.request, plan.facts)
-    fps = chosen.request.fps or plan.facts.defaults.fps
+    quiet = quiet or not launcher.speaks()
     if dry_run:
-        text.answer(*draw.whole(plan, guidance_2, fps))
+        text.answer(*draw.whole(plan))
         return
     show = draw.whole if verbose else draw.head
     if not chosen.request.prompt:
-        text.say(*show(plan, guidance_2, fps))
+        text.say(*show(plan))
         raise _prompt_missing(plan.world_size)
     job = prepare(chosen, plan, Outputs(out, latents, report, preview, overwrite), quiet)
     if not quiet:
-        text.say(
-            *show(plan, guidance_2, fps), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", ""
-        )
+        text.say(*show(plan), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
     from hybridgen.runtime.launch import launch
 
     result = launch(job)
     if result is None:  # a rank of a job that another launcher started, and not the first
         return
     if report is not None:
-        from hybridgen.runtime.worker import write_report
-
-        write_report(result, report)
+        report.write_text(json.dumps(result, indent=2) + "\n")
     if not quiet:
         text.say(*summary(result, repeat_command(chosen, job)))
     text.answer(str(job.output))
@@ -90,7 +87,7 @@ def run(
 def _prompt_missing(world: int) -> RequestError:
     return RequestError(
         "prompt-missing",
-        f"--prompt is missing; the plan is legal ({world} rank{'s' if world > 1 else ''}), say what the clip shows",
+        f"--prompt is missing; the plan is legal ({text.ranks(world)}), say what the clip shows",
         tries=[{"p": "a lighthouse in a storm"}],
     )
 
@@ -98,7 +95,7 @@ def _prompt_missing(world: int) -> RequestError:
 def summary(report: dict[str, Any], command: str) -> list[str]:
     """Times, bytes, memory and the command that repeats the clip."""
     times = report["timings_s"]
-    stages = [stage for stage in ("load", "encode", "denoise", "decode", "write", "total")]
+    stages = ("load", "encode", "denoise", "decode", "write", "total")
     sent = _most(report["traffic_bytes"])
     memory = report["peak_memory_bytes"]
     lines = ["", "  ".join(f"{stage} {times[stage]:.1f} s" for stage in stages)]

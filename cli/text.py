@@ -16,6 +16,11 @@ def size(count: float) -> str:
     return f"{count:.0f} {UNITS[unit]}" if count >= 9.95 or unit == 0 else f"{count:.1f} {UNITS[unit]}"
 
 
+def ranks(count: int) -> str:
+    """1 rank, 2 ranks."""
+    return f"{count} rank" if count == 1 else f"{count} ranks"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
     """Columns padded to their widest entry; the first `left` to the left, the others to the right. Never cut."""
     cells = [list(head), *(list(row) for row in rows)]

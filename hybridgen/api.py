@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hybridgen.prepare import Outputs, prepare
 from hybridgen.recipe import compose
-from hybridgen.request import Outputs, prepare
+from hybridgen.recipe import options as known_options
 from hybridgen.resolve import resolve
 
 
@@ -30,9 +31,7 @@ def generate(
     Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
     option.
     """
-    from hybridgen.recipe import options as known
-
-    names = {name for _, name, _ in known()}
+    names = {name for _, name, _ in known_options()}
     if unknown := sorted(options.keys() - names):
         raise TypeError(f"generate() has no option {unknown[0]}; options are: {', '.join(sorted(names))}")
     chosen = compose(Path(recipe) if recipe else None, [], {**options, "prompt": prompt})

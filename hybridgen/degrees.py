@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, Violation
 
 AXES = ("cfg", "pipefusion", "tp", "ring", "row", "col", "ulysses")
 """Axes of the mesh in their default order, slowest first."""
@@ -49,15 +50,7 @@ class Degrees:
 
     def named(self) -> dict[str, str]:
         """The degrees that are not 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""
-        values = {
-            "cfg": self.cfg,
-            "pipefusion": self.pipefusion,
-            "tp": self.tp,
-            "ring": self.ring,
-            "attn2d": self.attn2d,
-            "ulysses": self.ulysses,
-            "vae": self.vae,
-        }
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         text = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
         return {name: v for name, v in text.items() if v not in ("1", "1x1")}
 
@@ -87,7 +80,14 @@ def divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-def nearest(value: int, legal: list[int]) -> list[int]:
+def nearest(value: int, legal: Iterable[int]) -> list[int]:
     """The legal values next to `value`: the one below and the one above, as far as they exist."""
-    below, above = [x for x in legal if x <= value], [x for x in legal if x > value]
-    return sorted(below)[-1:] + sorted(above)[:1]
+    ordered = sorted(legal)
+    return [x for x in ordered if x <= value][-1:] + [x for x in ordered if x > value][:1]
+
+
+def not_legal(rule: str, flag: str, value: int, complaint: str, legal: Iterable[int]) -> Violation:
+    """A degree that breaks a rule: "--ulysses 6 does not divide the 40 heads; nearest: 5, 8"."""
+    close = nearest(value, legal)
+    changes = tuple({flag: str(x)} for x in sorted(close, key=lambda x: (abs(x - value), x)))
+    return Violation(rule, f"--{flag} {value} {complaint}; nearest: {', '.join(map(str, close))}", changes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +16,9 @@ class Violation:
 
     rule: str
     message: str
+    nearest: tuple[Change, ...] = ()
+    """Changes of flags that would be legal, nearest first."""
     why: str = ""
-    nearest: tuple[str, ...] = ()
-    """Complete flag settings that would be legal in its place, nearest first ("--ulysses 5")."""
 
 
 class RequestError(ValueError):
@@ -36,7 +35,7 @@ class RequestError(ValueError):
     @classmethod
     def of(cls, violation: Violation) -> RequestError:
         """A broken rule as an error; the first of the nearest settings is what to try."""
-        return cls(violation.rule, violation.message, violation.why, map(change_of, violation.nearest[:1]))
+        return cls(violation.rule, violation.message, violation.why, violation.nearest[:1])
 
     def lines(self, command: list[str] | None = None) -> list[str]:
         """The whole message: a first line that says it all, then at most one why: and the try: lines.
@@ -46,11 +45,6 @@ class RequestError(ValueError):
         why = [f"  why:  {self.why}"] if self.why else []
         tries = [t if isinstance(t, str) else shlex.join(changed(command or [], t)) for t in self.tries]
         return [f"error[{self.rule}]: {self.message}", *why, *(f"  try:  {line}" for line in tries)]
-
-
-def change_of(setting: str) -> Change:
-    """ "--pipefusion 2 --warmup 20" as {"pipefusion": "2", "warmup": "20"}."""
-    return {flag: value for flag, value in re.findall(r"--(\S+)\s+(\S+)", setting)}
 
 
 def changed(command: list[str], change: Change) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hybridgen.kernels import Kernel
 from hybridgen.plan import Plan
-from hybridgen.runtime.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,7 @@ class Job:
     """"cuda" or "cpu"."""
     prompt: str
     negative_prompt: str
-    guidance: float
-    guidance_2: float
     seed: int
-    fps: int
     output: Path
     latents_file: Path
     """Where the final latents are written before decoding."""
@@ -46,10 +43,10 @@ class Job:
             "size": f"{clip.width}x{clip.height}",
             "frames": clip.frames,
             "steps": clip.steps,
-            "guidance": self.guidance,
-            "guidance_2": self.guidance_2,
+            "guidance": clip.guidance,
+            "guidance_2": clip.guidances[1],
             "seed": self.seed,
-            "fps": self.fps,
+            "fps": clip.fps,
             "dtype": self.plan.dtype,
             "attention": self.kernel.name,
             "device": self.device,
@@ -59,7 +56,7 @@ class Job:
         plan = self.plan
         return {
             "config": str(plan.degrees),
-            "degrees": degrees_data(plan),
+            "degrees": asdict(plan.degrees),
             "order": list(plan.order),
             "world_size": plan.world_size,
             "exact": plan.exact,
@@ -99,20 +96,6 @@ class Job:
             "description": f"{self.prompt} ({made})",
             "comment": json.dumps(about, separators=(",", ":")),
         }
-
-
-def degrees_data(plan: Plan) -> dict[str, Any]:
-    """The degrees under their names in JSON."""
-    d = plan.degrees
-    return {
-        "cfg": d.cfg,
-        "pipefusion": d.pipefusion,
-        "tp": d.tp,
-        "ring": d.ring,
-        "attn2d": list(d.attn2d),
-        "ulysses": d.ulysses,
-        "vae": d.vae,
-    }
 
 
 @lru_cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hybridgen.degrees import AXES, SEQUENCE_AXES, Degrees
 
@@ -23,7 +24,7 @@ class Layout:
     def world_size(self) -> int:
         return self.degrees.world
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(self.degrees.size(axis) for axis in self.order)
 
@@ -45,11 +46,9 @@ class Layout:
         """Distance in ranks between neighbours on an axis."""
         return math.prod(self.sizes[self.order.index(axis) + 1 :])
 
-    def group(self, rank: int, axes: Iterable[str]) -> list[int]:
+    def group(self, rank: int, axes: Sequence[str]) -> list[int]:
         """The ranks that differ from `rank` only on `axes`, ordered by their coordinates on `axes` as listed."""
-        here, ranks = self.coordinates(rank), [0]
-        fixed = {axis: here[axis] for axis in AXES}
-        ranks = [self.rank({**fixed, **dict.fromkeys(axes, 0)})]
+        ranks = [self.rank({**self.coordinates(rank), **dict.fromkeys(axes, 0)})]
         for axis in axes:
             ranks = [r + i * self.stride(axis) for r in ranks for i in range(self.degrees.size(axis))]
         return ranks
@@ -73,8 +72,8 @@ class Layout:
         """The VAE's ranks: the first `vae` of cfg half 0 in mesh order, or the whole world; shard i is rank [i]."""
         if self.degrees.vae == self.world_size:
             return list(range(self.world_size))
-        half = [r for r in range(self.world_size) if self.coordinates(r)["cfg"] == 0]
-        return half[: self.degrees.vae]
+        half = self.group(0, [axis for axis in AXES if axis != "cfg"])
+        return sorted(half)[: self.degrees.vae]
 
 
 @dataclass(frozen=True)

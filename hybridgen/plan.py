@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from hybridgen.degrees import AXES, Degrees
@@ -10,6 +10,8 @@ from hybridgen.layout import Layout, TokenShards
 from hybridgen.models.facts import ModelFacts
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+FP32 = ITEMSIZE["float32"]
+"""Bytes of what stays in fp32 whatever the dtype: latents, log-sum-exp, sums of norms."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,15 @@ class Clip:
     frames: int
     steps: int
     guidance: float
-    """Guidance above 1 runs a second branch in every step."""
+    """Of the first expert; above 1 it runs a second branch in every step."""
+    guidance_2: float | None = None
+    """Of the second expert; None: as the first."""
+    fps: int = 16
+
+    @property
+    def guidances(self) -> tuple[float, float]:
+        """Guidance of the first and the second expert."""
+        return self.guidance, self.guidance if self.guidance_2 is None else self.guidance_2
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,6 @@ class Plan:
     degrees: Degrees = Degrees()
     order: tuple[str, ...] = AXES
     dtype: str = "bfloat16"
-    attention: str = "auto"
     patches: int = 0
     """PipeFusion: pieces of the sequence; 0 means as many as stages."""
     warmup: int = 0
@@ -75,26 +84,35 @@ class Plan:
         return 2 if self.clip.guidance > 1 else 1
 
     @property
+    def own_branches(self) -> int:
+        """Branches that one rank runs."""
+        return -(-self.branches // self.degrees.cfg)
+
+    @property
     def passes(self) -> int:
         """Forward passes of a rank in the whole request."""
-        return self.clip.steps * -(-self.branches // self.degrees.cfg)
+        return self.clip.steps * self.own_branches
 
-    def stage_layers(self, rank: int) -> int:
-        """Layers that this rank runs: all of them, or its stage's share."""
-        start, stop = self.stage(self.layout.coordinates(rank)["pipefusion"])
-        return stop - start
-
-    def stage(self, index: int) -> tuple[int, int]:
-        """First and last-plus-one block of a PipeFusion stage: consecutive blocks, as even as can be."""
+    def blocks(self, rank: int) -> range:
+        """The transformer's blocks that a rank runs: its PipeFusion stage, consecutive and as even as can be."""
         base, extra = divmod(self.facts.transformer.layers, self.degrees.pipefusion)
-        start = index * base + min(index, extra)
-        return start, start + base + (index < extra)
+        stage = self.layout.coordinates(rank)["pipefusion"]
+        start = stage * base + min(stage, extra)
+        return range(start, start + base + (stage < extra))
 
     @property
     def heads(self) -> tuple[int, int]:
-        """(query heads, key heads) that one rank holds before Ulysses splits them further."""
+        """(query heads, K/V heads) of one rank before Ulysses splits them further."""
         transformer, tp = self.facts.transformer, self.degrees.tp
         return transformer.heads // tp, max(transformer.key_heads // tp, 1)
 
-    def replace(self, **changes: object) -> Plan:
-        return replace(self, **changes)  # type: ignore[arg-type]
+    @property
+    def attention_heads(self) -> tuple[int, int]:
+        """(query heads, K/V heads) that attention sees on one rank."""
+        heads, key_heads = self.heads
+        return heads // self.degrees.ulysses, max(key_heads // self.degrees.ulysses, 1)
+
+    @property
+    def attention_tokens(self) -> int:
+        """Tokens of one rank's attention before K/V is exchanged: those of its ulysses group, padding included."""
+        return self.tokens.local_size * self.degrees.ulysses

@@ -89,6 +89,12 @@ def options() -> Iterator[tuple[str, str, Any]]:
             yield section, item.name, item
 
 
+def flag_of(item: Any) -> str:
+    """The long flag of a field."""
+    flags = item.metadata["flags"]
+    return str(flags[0]) if flags else f"--{item.name.replace('_', '-')}"
+
+
 def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Recipe:
     """The recipe that file, --set entries and flags ({field name: value or None}) amount to.
 
@@ -101,9 +107,10 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
             raise RequestError("recipe-schema", f"{file} has schema {recipe.schema}; this version reads {SCHEMA}")
     for setting in settings:
         _fill(recipe, _setting(setting), f"--set {setting}")
-    for section, name, _ in options():
+    for section, name, item in options():
         if flags.get(name) is not None:
-            setattr(getattr(recipe, section) if section else recipe, name, flags[name])
+            target = getattr(recipe, section) if section else recipe
+            setattr(target, name, _typed(item.type, name, flags[name], flag_of(item)))
     return recipe
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hybridgen.degrees import AXES, Degrees, parse_pair
+from dataclasses import fields, replace
+
+from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
@@ -39,9 +41,8 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
         degrees,
         order_of(parallel.order, degrees),
         dtype,
-        recipe.runtime.attention or "auto",
         parallel.patches or 0,
-        1 if parallel.warmup is None else parallel.warmup,
+        parallel.warmup or 0,
     )
     check(plan, gpus)
     return plan
@@ -76,7 +77,7 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
-    single = {"cfg", "ulysses", "ring", "tp", "pipefusion", "vae"}
+    single = (f.name for f in fields(Degrees) if f.name != "attn2d")
     given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
     for name, value in given.items():
         if value < 1:
@@ -158,8 +159,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             "seed",
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
-    guidance, _ = guidance_of(request, facts)
-    return Clip(width, height, frames, steps, guidance)
+    return Clip(width, height, frames, steps, *guidance_of(request, facts), request.fps or defaults.fps)
 
 
 def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
@@ -184,3 +184,26 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
 
 def _round(value: int, multiple: int) -> int:
     return max(round(value / multiple), 1) * multiple
+
+
+def with_heads(plan: Plan, heads: int) -> Plan:
+    """The same model with its hidden size cut into another number of heads. Raises RequestError (heads)."""
+    transformer = plan.facts.transformer
+    if heads < 1 or transformer.hidden % heads:
+        close = ", ".join(map(str, nearest(heads, divisors(transformer.hidden))))
+        raise RequestError(
+            "heads",
+            f"--heads {heads} does not divide the hidden size {transformer.hidden} of {plan.facts.name}; "
+            f"nearest: {close}",
+        )
+    changed = replace(transformer, heads=heads, head_dim=transformer.hidden // heads, kv_heads=0)
+    return replace(plan, facts=replace(plan.facts, transformer=changed))
+
+
+def published_frames(recipe: Recipe) -> Recipe:
+    """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
+    stride = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL).vae.stride_time
+    frames = recipe.request.frames
+    if frames is None or frames < 1 or frames % stride:
+        return recipe
+    return replace(recipe, request=replace(recipe.request, frames=frames - stride + 1))

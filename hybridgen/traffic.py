@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from hybridgen.plan import Plan
+from hybridgen.plan import FP32, Plan
+
+Phase = Literal["setup", "denoise", "decode"]
+PHASES: tuple[Phase, ...] = ("setup", "denoise", "decode")
 
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
@@ -31,14 +33,21 @@ class Message:
     size: int
     """Bytes this rank sends in one of them."""
     count: int
-    per: str
-    """"layer", "step" or "request": how often it recurs, for people."""
+    phase: Phase = "denoise"
     overlaps: str = ""
     """What the runtime computes while it is in flight; empty when everything waits."""
 
     @property
     def total(self) -> int:
         return self.size * self.count
+
+
+class Term(NamedTuple):
+    """Memory of one rank, in bytes, and the phases in which it is held."""
+
+    name: str
+    size: int
+    phases: tuple[Phase, ...] = ("denoise",)
 
 
 def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
@@ -55,9 +64,9 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
     if plan.world_size > 1:
         text = plan.branches * plan.facts.text_tokens * plan.facts.transformer.text_dim * plan.itemsize
         size = (plan.world_size - 1) * text if rank == 0 else 0
-        messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "request"))
+        messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
-        size = plan.tokens.local_size * plan.facts.transformer.patch_channels * 4 if sends else 0
-        messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "request"))
+        size = plan.tokens.local_size * plan.facts.transformer.patch_channels * FP32 if sends else 0
+        messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "decode"))
     return messages

@@ -7,8 +7,9 @@ attention is complete; cfg replaces how the passes' predictions meet, so it come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -21,8 +22,7 @@ from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.ring import rules as ring
 from hybridgen.strategies.tp import rules as tp
 from hybridgen.strategies.ulysses import rules as ulysses
-from hybridgen.strategies.usp import rules as usp
-from hybridgen.traffic import Message, shared_messages
+from hybridgen.traffic import Message, Term, shared_messages
 
 
 class Rules(Protocol):
@@ -34,7 +34,7 @@ class Rules(Protocol):
 
     def traffic(self, plan: Plan, rank: int) -> Iterator[Message]: ...
 
-    def memory(self, plan: Plan, rank: int) -> dict[str, int]: ...
+    def memory(self, plan: Plan, rank: int) -> Iterator[Term]: ...
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,17 @@ class Strategy:
     name: str
     flag: str
     axes: tuple[str, ...]
-    """Mesh axes it uses; none for what is laid over the mesh or made of others."""
-    rules: Any
+    """Axes it uses; "vae" is laid over the mesh. --usp sets those of ulysses and ring."""
+    rules: Rules
     runs: bool
     """Whether run.py exists; a strategy that only has rules can be planned and is refused by `run`."""
 
     def degree(self, plan: Plan) -> int:
-        if self.name == "parallel-vae":
-            return plan.degrees.vae
-        degree = 1
-        for axis in self.axes:
-            degree *= plan.degrees.size(axis)
-        return degree
+        return math.prod(plan.degrees.size(axis) for axis in self.axes)
 
-    def apply(self) -> Callable[..., None]:
-        """The public function of the strategy's run.py (imports torch)."""
-        module = import_module(f"hybridgen.strategies.{self.name.replace('-', '_')}.run")
-        apply: Callable[..., None] = module.apply
-        return apply
+    def apply(self, model: Any, mesh: Any, plan: Plan) -> None:
+        """Change a loaded model: apply() of the strategy's run.py (imports torch)."""
+        import_module(f"hybridgen.strategies.{self.name.replace('-', '_')}.run").apply(model, mesh, plan)
 
 
 STRATEGIES = (
@@ -69,10 +62,9 @@ STRATEGIES = (
     Strategy("ring", "--ring", ("ring",), ring, runs=True),
     Strategy("attention2d", "--attn2d", ("row", "col"), attention2d, runs=True),
     Strategy("ulysses", "--ulysses", ("ulysses",), ulysses, runs=True),
-    Strategy("usp", "--usp", (), usp, runs=True),
     Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion, runs=True),
     Strategy("cfg", "--cfg", ("cfg",), cfg, runs=True),
-    Strategy("parallel-vae", "--vae", (), parallel_vae, runs=True),
+    Strategy("parallel-vae", "--vae", ("vae",), parallel_vae, runs=True),
 )
 
 
@@ -83,7 +75,12 @@ def active(plan: Plan) -> list[Strategy]:
 
 def violations(plan: Plan) -> list[Violation]:
     """Every rule that the plan breaks, first things first."""
-    return [v for s in STRATEGIES for v in s.rules.violations(plan)]
+    return [replace(v, why=s.rules.RULES[v.rule]) for s in STRATEGIES for v in s.rules.violations(plan)]
+
+
+def runs(plan: Plan) -> bool:
+    """Whether this version runs every strategy of the plan."""
+    return all(s.runs for s in active(plan))
 
 
 def traffic(plan: Plan, rank: int) -> list[Message]:
@@ -92,9 +89,9 @@ def traffic(plan: Plan, rank: int) -> list[Message]:
     return own + shared_messages(plan, rank)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """Bytes that the strategies need on a rank beside the model itself."""
-    return {name: size for s in STRATEGIES for name, size in s.rules.memory(plan, rank).items()}
+def memory(plan: Plan, rank: int) -> list[Term]:
+    """What the strategies need on a rank beside the model itself."""
+    return [term for s in STRATEGIES for term in s.rules.memory(plan, rank)]
 
 
 def explanations() -> dict[str, str]:

@@ -11,11 +11,13 @@ from examples.train_demo.clips import CAPTIONS
 from hybridgen.job import Job
 from hybridgen.models import catalogue
 from hybridgen.models.wan_load import TextEncoder
+from hybridgen.prepare import Outputs, prepare
 from hybridgen.recipe import compose
-from hybridgen.request import Outputs, prepare
 from hybridgen.resolve import resolve
+from hybridgen.runtime.denoise import denoise
+from hybridgen.runtime.rank import quiet_libraries, set_up
 from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.worker import denoise, load, quiet_libraries, set_up
+from hybridgen.runtime.worker import load
 from tests.judge import Verdict, expected, judge
 from tests.ranks import run_ranks
 
@@ -31,7 +33,7 @@ def job(caption: str, index: int, dtype: str) -> Job:
 
 def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) -> list[tuple[str, Verdict]]:
     """Make clips on this rank alone, without files: the frames as they go to the writer, judged."""
-    alone = RankContext(0, 1, context.folder, context.status)
+    alone = RankContext(0, 1, 0, context.folder, context.status)
     first = set_up(alone, job(captions[0][1], captions[0][0], dtype))
     encoder = TextEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
     model, found = load(first), []

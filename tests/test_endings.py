@@ -134,7 +134,7 @@ def test_ranks_do_not_outlive_a_killed_launcher(long_run: Run) -> None:
 def test_latents_survive_a_failed_decode(tmp_path: Path) -> None:
     """ffmpeg fails: the latents are on disk and named, and there is no half of a video."""
     program = (
-        "import hybridgen.runtime.worker as w\n"
+        "import hybridgen.runtime.decode as w\n"
         "def fail(*_): raise RuntimeError('the decoder gave up')\n"
         "w.VideoWriter.add = fail\n"
         "from hybridgen.cli.main import main; main()\n"

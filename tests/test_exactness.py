@@ -95,8 +95,9 @@ def test_any_mesh_order_equals_one_process(order: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("patches", [1, 3])
-def test_pipefusion_with_full_warm_up_takes_any_number_of_patches(patches: int) -> None:
-    plan = tiny_plan(Degrees(pipefusion=2, ulysses=2, attn2d=(2, 1)), patches=patches)
+@pytest.mark.parametrize("degrees", [Degrees(pipefusion=2), Degrees(pipefusion=2, ulysses=2, attn2d=(2, 1))], ids=str)
+def test_pipefusion_with_full_warm_up_takes_any_number_of_patches(degrees: Degrees, patches: int) -> None:
+    plan = tiny_plan(degrees, patches=patches)
     assert run_plan(plan).error(stock_latents()) <= LIMIT
 
 
@@ -138,4 +139,4 @@ def test_the_clip_needs_both_experts() -> None:
     """Otherwise the tests above would not see a fault in one of them."""
     plan = tiny_plan(Degrees())
     model = Wan(plan, experts(), scheduler(), tiny_job(plan).kernel, Shard(plan.tokens, 0))
-    assert {step.expert for step in model.schedule(4.0, 3.0)} == {0, 1}
+    assert {step.expert for step in model.schedule()} == {0, 1}

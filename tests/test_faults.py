@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from hybridgen.plan import Clip
 from hybridgen.runtime.attention import Merge
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
-from hybridgen.strategies.attention2d import run as attention2d
-from hybridgen.strategies.ring import run as ring
 from hybridgen.strategies.ulysses import run as ulysses
 from tests.tiny import CLIP, run_plan, stock_latents, tiny_plan
 
@@ -41,17 +38,14 @@ def swap_shards(patch: Patch) -> None:
     patch.setattr(Layout, "sequence_index", lambda self, rank: {0: 1, 1: 0}.get(index(self, rank), index(self, rank)))
 
 
-def zero_lse(module: Any) -> Callable[[Patch], None]:
-    attend = module.attend
+def zero_lse(patch: Patch) -> None:
+    attend = Wan.attend_blocks
 
-    def fault(patch: Patch) -> None:
-        def lying(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            out, lse = attend(*arguments)
-            return out, torch.zeros_like(lse)
+    def lying(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = attend(*arguments)
+        return out, torch.zeros_like(lse)
 
-        patch.setattr(module, "attend", lying)
-
-    return fault
+    patch.setattr(Wan, "attend_blocks", lying)
 
 
 def attend_padding(patch: Patch) -> None:
@@ -111,8 +105,8 @@ def other_branch(patch: Patch) -> None:
 def first_expert_always(patch: Patch) -> None:
     schedule = Wan.schedule
 
-    def stuck(self: Wan, guidance: float, guidance_2: float) -> list[Step]:
-        return [Step(s.index, s.timestep, 0, s.guidance) for s in schedule(self, guidance, guidance_2)]
+    def stuck(self: Wan) -> list[Step]:
+        return [Step(s.index, s.timestep, 0, s.guidance) for s in schedule(self)]
 
     patch.setattr(Wan, "schedule", stuck)
 
@@ -130,8 +124,8 @@ def partials_to_the_wrong_owner(patch: Patch) -> None:
 FAULTS = {
     "a ring block is dropped": (drop_ring_block, Degrees(ring=2), CLIP),
     "two shards are swapped": (swap_shards, Degrees(ulysses=2), CLIP),
-    "ring merges a zero LSE": (zero_lse(ring), Degrees(ring=2), CLIP),
-    "attention2d merges a zero LSE": (zero_lse(attention2d), Degrees(attn2d=(1, 2)), CLIP),
+    "ring merges a zero LSE": (zero_lse, Degrees(ring=2), CLIP),
+    "attention2d merges a zero LSE": (zero_lse, Degrees(attn2d=(1, 2)), CLIP),
     "ulysses attends padding": (attend_padding, Degrees(ulysses=4), UNEVEN),
     "ring attends padding": (attend_padding, Degrees(ring=4), UNEVEN),
     "attention2d attends padding": (attend_padding, Degrees(attn2d=(2, 2)), UNEVEN),

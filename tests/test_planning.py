@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,16 @@ from hybridgen.cli import draw
 from hybridgen.cli.main import call
 from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
+from hybridgen.launcher import first_host
 from hybridgen.models import catalogue
 from hybridgen.models.facts import TransformerFacts
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner.candidates import degree_sets, legal_plans
-from hybridgen.planner.memory import estimate, peak
+from hybridgen.planner.memory import peak, terms
 from hybridgen.recipe import Recipe, compose, options
 from hybridgen.resolve import resolve
-from hybridgen.runtime.launch import first_host
 from hybridgen.strategies import registry
+from hybridgen.strategies.ulysses.rules import legal_degrees
 
 ROOT = Path(__file__).parent.parent
 WAN22 = catalogue.find("wan2.2")
@@ -31,8 +33,6 @@ CLIP = Clip(1280, 720, 81, 40, 4.0)
 
 def grouped(heads: int, kv_heads: int) -> Plan:
     facts = TransformerFacts(layers=4, heads=heads, kv_heads=kv_heads, head_dim=64, ffn=1024, text_dim=64)
-    from dataclasses import replace
-
     return Plan(replace(WAN22, transformer=facts), CLIP)
 
 
@@ -63,8 +63,8 @@ def test_parameters_are_those_of_the_class() -> None:
 
 def test_a_model_is_found_by_any_of_its_names() -> None:
     assert catalogue.find("Wan-AI/Wan2.2-T2V-A14B-Diffusers") is WAN22
-    for name in catalogue.names():
-        assert catalogue.find(name).name in (name, catalogue.find(name).name)
+    for model in catalogue.MODELS:
+        assert all(catalogue.find(name) is model for name in (model.name, *model.aliases))
     demo = catalogue.find("demo")
     assert (demo.experts, demo.boundary, demo.transformer.heads) == (2, 0.875, 8)
     assert demo.transformer.params == catalogue._param_count(catalogue.DEMO_FOLDER / "transformer")
@@ -87,10 +87,9 @@ def test_token_counts_are_the_known_ones() -> None:
 
 
 def test_ulysses_with_grouped_heads() -> None:
-    legal = registry.STRATEGIES[3].rules.legal_degrees
-    assert legal(grouped(64, 8)) == [1, 2, 4, 8, 16, 32, 64]
-    assert legal(grouped(12, 4)) == [1, 2, 4, 12]
-    broken = registry.violations(grouped(12, 4).replace(degrees=Degrees(ulysses=6)))
+    assert legal_degrees(grouped(64, 8)) == [1, 2, 4, 8, 16, 32, 64]
+    assert legal_degrees(grouped(12, 4)) == [1, 2, 4, 12]
+    broken = registry.violations(replace(grouped(12, 4), degrees=Degrees(ulysses=6)))
     assert [v.rule for v in broken] == ["ulysses-kv-heads"]
 
 
@@ -116,10 +115,9 @@ def test_every_violation_has_an_explanation() -> None:
 
 
 def test_published_volumes() -> None:
-    """Ulysses moves four tensors a layer (325 MiB for Wan 720p at U = 8, bf16), ring keeps (R - 1) blocks moving."""
+    """Ulysses moves four tensors a layer (323 MiB for Wan 720p at U = 8, bf16), ring keeps (R - 1) blocks moving."""
     ulysses = Plan(WAN22, Clip(1280, 720, 81, 1, 1.0), Degrees(ulysses=8))
     per_layer = sum(m.size for m in registry.traffic(ulysses, 0) if m.strategy == "ulysses")
-    assert per_layer / 2**20 == pytest.approx(4 * 75600 * 5120 * 2 / 8 * 7 / 8 / 2**20)
     assert per_layer / 2**20 == pytest.approx(323, abs=2)
     ring = Plan(WAN22, Clip(1280, 720, 81, 1, 1.0), Degrees(ring=4))
     message = next(m for m in registry.traffic(ring, 0) if m.strategy == "ring")
@@ -142,10 +140,14 @@ def test_candidates_are_legal(world: int) -> None:
 
 
 def test_memory_counts_shares() -> None:
+    def size(plan: Plan, name: str, rank: int = 0) -> int:
+        return sum(term.size for term in terms(plan, rank) if term.name == name)
+
     whole, split = Plan(WAN22, CLIP), Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2), warmup=40)
-    assert estimate(whole)["experts"] == 2 * WAN22.transformer.params * 2
-    assert estimate(split)["experts"] == pytest.approx(estimate(whole)["experts"] / 4, rel=0.05)
-    assert peak(whole) > 57e9 and "text encoder" not in estimate(Plan(WAN22, CLIP, PUBLISHED), rank=1)
+    assert size(whole, "experts") == 2 * WAN22.transformer.params * 2
+    assert size(split, "experts") == pytest.approx(size(whole, "experts") / 4, rel=0.05)
+    assert size(whole, "text encoder") and not size(Plan(WAN22, CLIP, PUBLISHED), "text encoder", rank=1)
+    assert peak(whole) > 57e9
 
 
 # Recipes
@@ -212,22 +214,18 @@ def test_the_owners_line_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 8, 72])
-def test_every_legal_plan_can_be_drawn(world: int) -> None:
-    for plan in legal_plans(Plan(WAN22, CLIP), world):
-        lines = draw.whole(plan, 3.0, 16)
+def test_legal_plans_can_be_drawn(world: int) -> None:
+    for plan in legal_plans(Plan(WAN22, CLIP), world)[::3]:
+        lines = draw.whole(plan)
         text = "\n".join(lines)
         assert text.isascii() and (world == 1 or f"{world} ranks" in text)
 
 
 def test_a_grid_shows_every_rank_in_any_order() -> None:
-    plan = Plan(
-        WAN22, CLIP, Degrees(cfg=2, attn2d=(2, 3)), ("col", "row", "cfg", "pipefusion", "tp", "ring", "ulysses")
-    )
-    shown = [
-        int(word) for line in draw.mesh(plan)[1:] if line.startswith("row ") for word in line.split() if word.isdigit()
-    ]
-    ranks = [r for r in shown]
-    assert set(range(12)) <= set(ranks)
+    order = ("col", "row", "cfg", "pipefusion", "tp", "ring", "ulysses")
+    grid = [line for line in draw.mesh(Plan(WAN22, CLIP, Degrees(cfg=2, attn2d=(2, 3)), order)) if line[:3] == "row"]
+    ranks = [int(word) for line in grid for cells in line.split("row") for word in cells.split()[1:]]
+    assert sorted(ranks) == list(range(12))
 
 
 def test_large_grids_are_cut_with_a_rule() -> None:

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
+from hybridgen.kernels import select
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.kernels import select
+from hybridgen.runtime.denoise import denoise, gather_latents
+from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
-from hybridgen.runtime.worker import apply_strategies, denoise, gather_latents, set_up
+from hybridgen.runtime.worker import apply_strategies
 from tests.ranks import run_ranks
 
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
@@ -34,8 +36,8 @@ FACTS = ModelFacts(
     text_params=1000,
     defaults=RequestDefaults(width=64, height=64, frames=17),
 )
-CLIP = Clip(64, 64, 17, steps=3, guidance=4.0)  # latent 5 x 8 x 8, 80 tokens; steps of both experts
 GUIDANCE_2 = 3.0
+CLIP = Clip(64, 64, 17, steps=3, guidance=4.0, guidance_2=GUIDANCE_2)  # latent 5 x 8 x 8, 80 tokens; both experts
 SEED = 7
 
 
@@ -126,7 +128,7 @@ def stock_latents(clip: Clip = CLIP, dtype: str = "float32", layers: int = TRANS
         num_frames=clip.frames,
         num_inference_steps=clip.steps,
         guidance_scale=clip.guidance,
-        guidance_scale_2=GUIDANCE_2,
+        guidance_scale_2=clip.guidance_2,
         generator=torch.Generator().manual_seed(SEED),
         output_type="latent",
     ).frames
@@ -147,13 +149,13 @@ class Outcome:
 
 
 def tiny_plan(degrees: Degrees, clip: Clip = CLIP, dtype: str = "float32", **changes: Any) -> Plan:
-    return Plan(FACTS, clip, degrees, dtype=dtype, warmup=clip.steps).replace(**changes)
+    return replace(Plan(FACTS, clip, degrees, dtype=dtype, warmup=clip.steps), **changes)
 
 
 def tiny_job(plan: Plan, attention: str = "auto") -> Job:
     kernel = select(attention, "cpu", plan.dtype, TRANSFORMER.head_dim, plan.degrees.cp > 1)
     nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", plan.clip.guidance, GUIDANCE_2, SEED, 8, nowhere, nowhere, quiet=True)
+    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, nowhere, quiet=True)
 
 
 def run_plan(plan: Plan, attention: str = "auto") -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +80,7 @@ def find(name: str) -> ModelFacts:
     if name.count("/") == 1 and (cached := _cached_snapshot(name)):
         return replace(from_folder(cached), name=name, source=name)
     close = difflib.get_close_matches(name, names(), n=2)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(n for n in names()[:4])}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names()[:4])}"
     raise RequestError(
         "unknown-model",
         f"--model {name} is no known model, hub id in the local cache, or folder in diffusers layout; {hint}",
@@ -106,10 +107,9 @@ def from_folder(folder: Path) -> ModelFacts:
         )
     config = _json(folder / "transformer" / "config.json", folder)
     vae = _json(folder / "vae" / "config.json", folder)
-    text = _json(folder / "text_encoder" / "config.json", folder)
     patch = config["patch_size"]
     two_experts = index.get("transformer_2", [None])[0] is not None
-    facts = ModelFacts(
+    return ModelFacts(
         name=folder.name,
         family="wan",
         source=str(folder),
@@ -131,8 +131,6 @@ def from_folder(folder: Path) -> ModelFacts:
         defaults=RequestDefaults(width=832, height=480),
         origin=f"{folder}",
     )
-    assert text, "a text encoder without configuration"
-    return facts
 
 
 def _vae_facts(config: dict[str, Any], folder: Path) -> VaeFacts:
@@ -172,8 +170,5 @@ def _param_count(folder: Path) -> int:
             header = json.loads(file.read(length))
         for name, entry in header.items():
             if name != "__metadata__":
-                size = 1
-                for extent in entry["shape"]:
-                    size *= extent
-                total += size
+                total += math.prod(entry["shape"])
     return total

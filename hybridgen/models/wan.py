@@ -7,7 +7,7 @@ With nothing split, every operation is the stock pipeline's, so the result equal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridgen.kernels import Kernel
 from hybridgen.plan import Plan
-from hybridgen.runtime.attention import attend_plain
-from hybridgen.runtime.kernels import Kernel
+from hybridgen.runtime.attention import attend, attend_plain
 from hybridgen.runtime.sequence import Shard, patchify, unpatchify
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Self-attention over the whole sequence: local q, k, v [B, local, H, D] -> out [B, local, H, D]."""
 
-BRANCHES = ("with prompt", "without")
+Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
+"""Attention over one block of keys: q, k, v, and which cp blocks k and v hold, in order -> (out, lse)."""
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,29 @@ class Wan:
         self.branches = list(range(plan.branches))
         self.prompt_embeds: list[Tensor] = []
         """Per branch, [1, text tokens, text_dim]"""
+        self.layers = range(plan.facts.transformer.layers)
+        """The blocks that this rank runs."""
+        self.attend: Attend = self.attend_blocks
         self.attention: Attention = self.local_attention
         self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
         self.guide: Callable[[list[Tensor], Step], Tensor] = self.combine
-        self.advance: Callable[[Tensor, list[Tensor], Step], Tensor] = self.step
+        self.advance: Callable[[Tensor, list[Tensor], Step], Tensor] = self.guided_step
         self.decode: Callable[[Tensor | None], Iterator[Tensor | None]] = self.decode_alone
         self._text: dict[tuple[int, int], Tensor] = {}
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
-        for expert in experts:
-            for block in expert.blocks:
-                block.attn2.set_processor(TextAttention())
-        if kernel.name != "sdpa":
+        for block in self._own_blocks():
+            block.attn2.set_processor(TextAttention())
+        if kernel.name != "sdpa" or shard.tokens.padded > shard.tokens.tokens:  # the stock processors mask nothing
             self.wrap_attention(lambda attention: attention)
 
     @property
     def device(self) -> torch.device:
-        return self.experts[0].device  # type: ignore[no-any-return]
+        return self.experts[0].patch_embedding.weight.device  # type: ignore[no-any-return]
+
+    def to(self, device: torch.device) -> None:
+        """Move the transformers."""
+        for expert in self.experts:
+            expert.to(device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -138,11 +146,16 @@ class Wan:
         """Take the embeddings of the branches, [1, text tokens, text_dim] each, and forget what came of others."""
         self.prompt_embeds = embeds
         self._text.clear()
-        for expert in self.experts:
-            for block in expert.blocks:
-                block.attn2.processor.kept.clear()
+        for block in self._own_blocks():
+            block.attn2.processor.kept.clear()
 
     # Attention
+
+    def attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(out, lse) over the real tokens of some cp blocks; padding stands last and is left out."""
+        width = self.plan.degrees.ulysses
+        num_keys = sum(self.plan.tokens.valid_local(block * width, width) for block in blocks)
+        return attend(self.kernel, q, k[:, :num_keys], v[:, :num_keys])
 
     def local_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All keys are here; padding at their end is left out."""
@@ -152,9 +165,11 @@ class Wan:
     def wrap_attention(self, wrap: Callable[[Attention], Attention]) -> None:
         """Put an exchange around the attention; the stock processors give way to ours."""
         self.attention = wrap(self.attention)
-        for expert in self.experts:
-            for block in expert.blocks:
-                block.attn1.set_processor(SelfAttention(self))
+        for block in self._own_blocks():
+            block.attn1.set_processor(SelfAttention(self))
+
+    def _own_blocks(self) -> Iterator[Any]:
+        return (expert.blocks[layer] for expert in self.experts for layer in self.layers)
 
     # One pass
 
@@ -183,12 +198,19 @@ class Wan:
         modulation = embedder.time_proj(embedder.act_fn(time)).unflatten(1, (6, -1))
         return Condition(time, modulation, self._text[key], self._rope[step.expert])
 
-    def run_blocks(self, hidden: Tensor, step: Step, condition: Condition, blocks: range | None = None) -> Tensor:
-        """Hidden state [1, local, D] through some consecutive blocks (all by default)."""
-        layers = self.experts[step.expert].blocks
-        for index in blocks if blocks is not None else range(len(layers)):
-            hidden = layers[index](hidden, condition.text, condition.modulation, condition.rope)
+    def run_blocks(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
+        """Hidden state [1, local, D] through this rank's blocks."""
+        blocks = self.experts[step.expert].blocks
+        for layer in self.layers:
+            hidden = blocks[layer](hidden, condition.text, condition.modulation, condition.rope)
         return hidden
+
+    def keep_layers(self, layers: range) -> None:
+        """Run these blocks only, and give up the others' memory."""
+        self.layers = layers
+        for expert in self.experts:
+            for index in set(range(len(expert.blocks))) - set(layers):
+                expert.blocks[index] = torch.nn.Identity()
 
     def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
         """Hidden state [1, local, D] -> prediction in the form of x."""
@@ -214,27 +236,27 @@ class Wan:
         return predictions
 
     def combine(self, predictions: list[Tensor], step: Step) -> Tensor:
-        """Wan's guidance: without + g * (with - without), in the predictions' dtype."""
+        """Wan's guidance: uncond + g * (cond - uncond), in the predictions' dtype."""
         if len(predictions) == 1:
             return predictions[0]
-        with_prompt, without = predictions
-        return without + step.guidance * (with_prompt - without)
+        cond, uncond = predictions
+        return uncond + step.guidance * (cond - uncond)
 
-    def step(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
+    def guided_step(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
         """The scheduler's step; it acts on every number alone, so it runs on whatever part of x is here."""
         prediction = self.guide(predictions, step)
         return self.scheduler.step(prediction, step.timestep, x, return_dict=False)[0]  # type: ignore[no-any-return]
 
-    def schedule(self, guidance: float, guidance_2: float) -> list[Step]:
+    def schedule(self) -> list[Step]:
         """All steps of the request; noise above the boundary goes to the first expert."""
         self.scheduler.set_timesteps(self.plan.clip.steps, device=self.device)
         self.scheduler.set_begin_index(0)
-        boundary = self.plan.facts.boundary
+        boundary, clip = self.plan.facts.boundary, self.plan.clip
         limit = 0.0 if boundary is None else boundary * self.scheduler.config.num_train_timesteps
         steps = []
         for index, timestep in enumerate(self.scheduler.timesteps):
             expert = 0 if boundary is None or timestep >= limit else 1
-            steps.append(Step(index, timestep, expert, (guidance, guidance_2)[expert]))
+            steps.append(Step(index, timestep, expert, clip.guidances[expert]))
         return steps
 
     # Start and end

@@ -37,15 +37,13 @@ def local_folder(source: str) -> Path:
         ) from error
 
 
-def load_experts(plan: Plan, folder: Path, device: torch.device) -> list[Any]:
-    """The denoising transformers, in the order of the noise they serve (high first)."""
+def load_experts(plan: Plan, folder: Path) -> list[Any]:
+    """The denoising transformers in host memory, in the order of the noise they serve (high first)."""
     from diffusers import WanTransformer3DModel
 
     dtype = getattr(torch, plan.dtype)
     names = ["transformer", "transformer_2"][: plan.facts.experts]
-    return [
-        WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=dtype).to(device).eval() for name in names
-    ]
+    return [WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=dtype).eval() for name in names]
 
 
 def load_scheduler(folder: Path) -> Any:

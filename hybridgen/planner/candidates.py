@@ -40,7 +40,7 @@ def legal_plans(template: Plan, world: int) -> list[Plan]:
     """The legal plans for `world` ranks, everything but the degrees as in the template."""
     plans = []
     for degrees in degree_sets(world):
-        plan = with_vae(template.replace(degrees=degrees, warmup=template.clip.steps))
+        plan = with_vae(replace(template, degrees=degrees, warmup=template.clip.steps))
         if not registry.violations(plan):
             plans.append(plan)
     return plans
@@ -49,7 +49,7 @@ def legal_plans(template: Plan, world: int) -> list[Plan]:
 def with_vae(plan: Plan) -> Plan:
     """The plan with the widest VAE worth having."""
     width = min(MAX_VAE, plan.world_size // plan.degrees.cfg, sum(vae_rules.strip_sizes(plan)))
-    return plan.replace(degrees=replace(plan.degrees, vae=max(width, 1)))
+    return replace(plan, degrees=replace(plan.degrees, vae=max(width, 1)))
 
 
 def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
@@ -58,14 +58,10 @@ def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
 
     def distance(other: Plan) -> tuple[int, float, int]:
         d = other.degrees
-        changed = sum(
-            getattr(d, name) != getattr(wanted, name)
-            for name in ("cfg", "pipefusion", "tp", "ring", "attn2d", "ulysses")
-            if getattr(wanted, name) not in (1, (1, 1))
-        )
+        named = d.named()
+        changed = sum(named.get(name) != value for name, value in wanted.named().items() if name != "vae")
         rows, cols = d.attn2d
         return changed, d.pipefusion * d.tp + d.cp, abs(rows - cols)
 
-    legal = legal_plans(plan, world)
-    runnable = [p for p in legal if all(s.runs for s in registry.active(p)) and p.degrees.pipefusion == 1]
+    runnable = [p for p in legal_plans(plan, world) if registry.runs(p) and p.degrees.pipefusion == 1]
     return sorted(runnable, key=distance)[:count]

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.runtime.kernels import Kernel
+from hybridgen.kernels import Kernel
 
 aten = torch.ops.aten
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import timedelta
 
@@ -40,10 +39,3 @@ def _local_store(context: RankContext) -> Store:
     while not note.exists():
         time.sleep(0.01)
     return TCPStore("127.0.0.1", int(note.read_text()), is_master=False)
-
-
-def local_rank(context: RankContext) -> int:
-    """This rank's number on its machine: as torchrun or srun says, or the rank itself when run_local started it."""
-    if context.store is None:
-        return context.rank
-    return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", context.rank)))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hybridgen import launcher
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.job import Job
-from hybridgen.request import joined
 from hybridgen.runtime.ranks import LINE, RankContext, Status, cause_of, run_local
 from hybridgen.runtime.video import remove_parts
 
@@ -23,18 +22,19 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
     failed, it leaves no process and no half-written video behind; latents that were done are kept.
     """
-    if joined():
-        return _join(job)
+    place = launcher.place()
+    if place is not None:
+        return _join(job, place)
     from hybridgen.models.wan_load import local_folder
 
     local_folder(job.plan.facts.source)  # a download belongs to no rank
-    # Ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
+    # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
     method = start_method or ("fork" if job.device == "cpu" else "spawn")
-    _import_once()
+    if method == "fork":
+        _import_once()
     try:
-        reports = run_local(
-            job.plan.world_size, _Work(job), start_method=method, on_exit=lambda: remove_parts(job.output)
-        )
+        world, clean_up = job.plan.world_size, partial(remove_parts, job.output)
+        reports = run_local(world, partial(_work, job=job), start_method=method, on_exit=clean_up)
     except RunFailed as failure:
         failure.notes += _kept_latents(job)
         raise
@@ -46,16 +46,11 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     return report
 
 
-class _Work:
-    """work(context, job) as something that can be sent to a new process."""
+def _work(context: RankContext, job: Job) -> dict[str, Any] | None:
+    """worker.work, imported on the rank."""
+    from hybridgen.runtime.worker import work
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def __call__(self, context: RankContext) -> dict[str, Any] | None:
-        from hybridgen.runtime.worker import work
-
-        return work(context, self.job)
+    return work(context, job)
 
 
 def _import_once() -> None:
@@ -73,9 +68,9 @@ def _kept_latents(job: Job) -> tuple[str, ...]:
     return (f"kept: {job.latents_file} (the final latents)",) if job.latents_file.exists() else ()
 
 
-def _join(job: Job) -> dict[str, Any] | None:
+def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
     """Be one rank of a job that torchrun or srun started."""
-    rank, world = _place()
+    rank, world = place.rank, place.world
     if world != job.plan.world_size:
         raise RequestError(
             "world-size",
@@ -84,15 +79,13 @@ def _join(job: Job) -> dict[str, Any] | None:
         )
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    from hybridgen.runtime.worker import work
-
-    env = os.environ
-    serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun's agent does
-    store = TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), world, serves) if world > 1 else None
+    serves = rank == 0 and not place.agent_serves
+    store = TCPStore(place.address, place.port, world, serves) if world > 1 else None
     status = Status(bytearray(LINE), 0)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as folder:
         try:
-            return work(RankContext(rank, world, Path(folder), status, store), _agree(job, rank, store))
+            context = RankContext(rank, world, place.local_rank, Path(folder), status, store)
+            return _work(context, _agree(job, rank, store))
         except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once, by the rank it began with
             cause = cause_of(error, rank, status.read(0))
             if rank == 0:
@@ -100,24 +93,6 @@ def _join(job: Job) -> dict[str, Any] | None:
             if cause.secondary:
                 sys.exit(1)
             raise cause.failure(world, _kept_latents(job)) from error
-
-
-def _place() -> tuple[int, int]:
-    """This process's rank and the number of ranks; sets what torch.distributed reads under srun."""
-    env = os.environ
-    if {"RANK", "WORLD_SIZE"} <= env.keys():
-        return int(env["RANK"]), int(env["WORLD_SIZE"])
-    env.setdefault("MASTER_ADDR", first_host(env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", "localhost"))))
-    job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0") or 0)
-    env.setdefault("MASTER_PORT", str(20000 + (job * 31 + step) % 20000))
-    return int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
-
-
-def first_host(nodes: str) -> str:
-    """The first name in a Slurm host list: "gpu[03-07,11],login" -> "gpu03"."""
-    match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", nodes)
-    assert match, nodes
-    return match[1] + (re.split(r"[-,]", match[2])[0] if match[2] else "")
 
 
 def _agree(job: Job, rank: int, store: Any) -> Job:

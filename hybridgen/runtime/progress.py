@@ -16,10 +16,6 @@ class Progress:
 
     mode: str = "none"
     total: int = 0
-    started: float = 0.0
-    first: float = 0.0
-    """Seconds of the first step, which warms up and is left out of the rate."""
-    done: int = 0
     last_line: float = 0.0
     last_share: float = 0.0
     seconds: list[float] = field(default_factory=list)
@@ -39,14 +35,13 @@ class Progress:
             self._print(text)
 
     def start(self, total: int) -> None:
-        self.total, self.started, self.last_line = total, time.monotonic(), time.monotonic()
+        self.total, self.last_line = total, time.monotonic()
         if self.mode == "bar":
             self._rewrite(f"denoise  0/{total}  first step ...")
 
     def step(self, seconds: float) -> None:
         """One denoising step is done; it took so many seconds."""
         self.seconds.append(seconds)
-        self.done += 1
         if self.mode == "bar":
             self._rewrite(self._bar())
         elif self.mode == "lines" and self._due():
@@ -62,8 +57,12 @@ class Progress:
         return False
 
     @property
+    def done(self) -> int:
+        return len(self.seconds)
+
+    @property
     def rate(self) -> float:
-        """Seconds per step, without the first."""
+        """Seconds per step; the first warms up and is left out."""
         rest = self.seconds[1:] or self.seconds
         return sum(rest) / len(rest)
 

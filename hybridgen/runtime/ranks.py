@@ -75,6 +75,8 @@ class RankContext:
 
     rank: int
     world: int
+    local_rank: int
+    """Its number on its machine, which chooses its GPU."""
     folder: Path
     """Scratch folder shared by the ranks of this machine."""
     status: Status
@@ -121,7 +123,7 @@ def _start(
     reader, writer = context.Pipe(duplex=False)
     processes: list[BaseProcess] = []
     for rank in range(world):
-        given = RankContext(rank, world, folder, Status(status.lines, rank))
+        given = RankContext(rank, world, rank, folder, Status(status.lines, rank))
         process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
         process.start()
         processes.append(process)

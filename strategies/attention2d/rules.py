@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.strategies.ulysses.rules import split_heads
-from hybridgen.traffic import Message
+from hybridgen.plan import FP32, Plan
+from hybridgen.traffic import Message, Term
 
 RULES: dict[str, str] = {}
 
@@ -20,33 +19,29 @@ def violations(plan: Plan) -> Iterator[Violation]:
     yield from ()
 
 
-def _tokens(plan: Plan) -> int:
-    return plan.tokens.local_size * plan.degrees.ulysses
-
-
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: Q gathered in the row group, K/V in the column group, partial outputs back in the row."""
     rows, cols = plan.degrees.attn2d
-    q_heads, k_heads = split_heads(plan)
+    q_heads, k_heads = plan.attention_heads
     head_dim, e = plan.facts.transformer.head_dim, plan.itemsize
-    count = plan.passes * plan.stage_layers(rank)
+    count = plan.passes * len(plan.blocks(rank))
     if rows > 1:
-        size = (rows - 1) * 2 * _tokens(plan) * k_heads * head_dim * e
-        yield Message("attention2d", "row", "all_gather", "K V", size, count, "layer")
+        size = (rows - 1) * 2 * plan.attention_tokens * k_heads * head_dim * e
+        yield Message("attention2d", "row", "all_gather", "K V", size, count)
     if cols > 1:
-        query = (cols - 1) * _tokens(plan) * q_heads
-        yield Message("attention2d", "col", "all_gather", "Q", query * head_dim * e, count, "layer")
-        size = query * (head_dim * e + 4)
-        yield Message("attention2d", "col", "all_to_all", "partial output, LSE", size, count, "layer")
+        query = (cols - 1) * plan.attention_tokens * q_heads
+        yield Message("attention2d", "col", "all_gather", "Q", query * head_dim * e, count)
+        size = query * (head_dim * e + FP32)
+        yield Message("attention2d", "col", "all_to_all", "partial output, LSE", size, count)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """Gathered Q, K and V and the partial outputs on both sides of their exchange, bytes."""
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """Gathered Q, K and V and the partial outputs on both sides of their exchange."""
     rows, cols = plan.degrees.attn2d
     if rows * cols == 1:
-        return {}
-    q_heads, k_heads = split_heads(plan)
+        return
+    q_heads, k_heads = plan.attention_heads
     head_dim, e = plan.facts.transformer.head_dim, plan.itemsize
-    gathered = _tokens(plan) * head_dim * e * (cols * q_heads + 2 * rows * k_heads)
-    partials = 2 * cols * _tokens(plan) * q_heads * (head_dim * e + 4) if cols > 1 else 0
-    return {"attention2d buffers": gathered + partials}
+    gathered = plan.attention_tokens * head_dim * e * (cols * q_heads + 2 * rows * k_heads)
+    partials = 2 * cols * plan.attention_tokens * q_heads * (head_dim * e + FP32) if cols > 1 else 0
+    yield Term("attention2d buffers", gathered + partials)

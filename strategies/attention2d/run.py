@@ -9,11 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Wan
+from hybridgen.models.wan import Attend, Wan
 from hybridgen.plan import Plan
-from hybridgen.runtime.attention import attend, merge_stacked
+from hybridgen.runtime.attention import merge_stacked
 from hybridgen.runtime.comm import Group
-from hybridgen.runtime.kernels import Kernel
 from hybridgen.runtime.mesh import Mesh
 from hybridgen.runtime.sequence import join, split
 
@@ -30,29 +29,36 @@ def unpack(packed: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
 
 
 def attention2d(
-    q: Tensor, k: Tensor, v: Tensor, row: Group, column: Group, keys: int, kernel: Kernel, patches: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_group: Group,
+    key_group: Group,
+    blocks: list[int],
+    attend: Attend,
+    patches: int,
 ) -> Tensor:
-    """`keys` is how many of the column's gathered tokens are real; they come first.
-
-    row: the ranks of one row, which share out the queries; column: the ranks of one column, which share out the keys.
-    """
-    if column.size > 1:
-        k, v = join(column.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
-    if row.size > 1:
-        q = join(row.all_gather(q), patches)
-    out, lse = attend(kernel, q, k[:, :keys], v[:, :keys])
-    if row.size == 1:
+    """query_group shares the queries of a row of ranks, key_group the keys of a column, which are cp `blocks`."""
+    if key_group.size > 1:
+        k, v = join(key_group.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
+    if query_group.size > 1:
+        q = join(query_group.all_gather(q), patches)
+    out, lse = attend(q, k, v, blocks)
+    if query_group.size == 1:
         return out
-    partials = row.all_to_all(split(pack(out, lse), row.size, patches))  # [cols, B, s, H, D + ...]
+    partials = query_group.all_to_all(split(pack(out, lse), query_group.size, patches))  # [cols, B, s, H, D + ...]
     outs, lses = unpack(partials, out.shape[-1])
     return merge_stacked(outs, lses, out.dtype)
 
 
 def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     """Replace the model's attention over local keys by the two-dimensional one."""
-    # The mesh axis "col" runs along a row: its group is the row group; "row" runs down a column.
-    row, column = mesh.group("col", "attention2d"), mesh.group("row", "attention2d")
-    kernel, tokens, width, cols = model.kernel, plan.tokens, plan.degrees.ulysses, plan.degrees.attn2d[1]
-    blocks = [(r * cols + mesh.coordinate("col")) * width for r in range(column.size)]
-    keys = sum(tokens.valid_local(block, width) for block in blocks)
-    model.wrap_attention(lambda _: lambda q, k, v: attention2d(q, k, v, row, column, keys, kernel, tokens.patches))
+    # Along a row of ranks the column changes: the group of the axis "col" holds the ranks of one row.
+    query_group, key_group = mesh.group("col", "attention2d"), mesh.group("row", "attention2d")
+    (rows, cols), col, patches = plan.degrees.attn2d, mesh.coordinate("col"), plan.tokens.patches
+    blocks = [row * cols + col for row in range(rows)]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, patches)
+
+    model.wrap_attention(lambda _: attention)

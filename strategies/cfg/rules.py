@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
 from hybridgen.plan import Plan
-from hybridgen.traffic import Message
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "cfg-degree": "A guided step has two branches, with and without the prompt: cfg is 1 or 2.",
@@ -18,18 +19,12 @@ RULES = {
 def violations(plan: Plan) -> Iterator[Violation]:
     cfg = plan.degrees.cfg
     if cfg not in (1, 2):
-        yield Violation(
-            "cfg-degree",
-            f"--cfg {cfg} is not possible: a guided step has 2 branches; nearest: 1, 2",
-            RULES["cfg-degree"],
-            ("--cfg 2", "--cfg 1"),
-        )
+        yield not_legal("cfg-degree", "cfg", cfg, "is not possible: a guided step has 2 branches", [1, 2])
     elif cfg == 2 and plan.branches == 1:
         yield Violation(
             "cfg-guidance",
             f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: above 1); nearest: --cfg 1",
-            RULES["cfg-guidance"],
-            ("--cfg 1",),
+            ({"cfg": "1"},),
         )
 
 
@@ -39,11 +34,11 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
         return
     last = plan.layout.coordinates(rank)["pipefusion"] == plan.degrees.pipefusion - 1
     shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
-    yield Message("cfg", "cfg", "all_gather", "prediction", shard if last else 0, plan.clip.steps, "step")
+    yield Message("cfg", "cfg", "all_gather", "prediction", shard if last else 0, plan.clip.steps)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """The two gathered predictions, bytes."""
-    if plan.degrees.cfg == 1:
-        return {}
-    return {"cfg predictions": 2 * plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize}
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """The two gathered predictions."""
+    if plan.degrees.cfg > 1:
+        shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
+        yield Term("cfg predictions", 2 * shard)

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hybridgen.degrees import nearest
+from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
 from hybridgen.layout import split_rows
-from hybridgen.plan import Plan
-from hybridgen.traffic import Message
+from hybridgen.plan import FP32, Plan
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "vae-width": "The VAE's ranks are laid over the others: the first of one cfg half, so that they are near "
@@ -19,7 +19,6 @@ RULES = {
     "vae-rows": "Each rank decodes a strip of every frame, and a strip has at least one latent row.",
 }
 NAME = "parallel-vae"
-FLOAT = 4
 """The VAE runs in fp32."""
 PAST = 2
 """Frames of its input that a causal convolution remembers."""
@@ -39,18 +38,16 @@ def strip_sizes(plan: Plan) -> tuple[int, ...]:
 def violations(plan: Plan) -> Iterator[Violation]:
     width, world = plan.degrees.vae, plan.world_size
     half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
-    close = nearest(width, [v for v in {*range(1, half + 1), world} if v <= rows])
-    options = tuple(f"--vae {v}" for v in sorted(close, key=lambda v: (abs(v - width), v)))
-    advice = f"nearest: {', '.join(map(str, close))}"
+    legal = [v for v in {*range(1, half + 1), world} if v <= rows]
     if not 1 <= width <= half and width != world:
         limit = f"not between 1 and {half}, the ranks of the run"
         if world > half:
             limit = f"neither between 1 and {half} (the ranks of one cfg half) nor all {world} ranks"
-        yield Violation("vae-width", f"--vae {width} is {limit}; {advice}", RULES["vae-width"], options)
+        yield not_legal("vae-width", "vae", width, f"is {limit}", legal)
     elif width > rows:
         what = "columns" if split_dim(plan) == -1 else "rows"
         limit = f"more than the {rows} latent {what} of {plan.clip.width}x{plan.clip.height}"
-        yield Violation("vae-rows", f"--vae {width} is {limit}; {advice}", RULES["vae-rows"], options)
+        yield not_legal("vae-rows", "vae", width, f"is {limit}", legal)
 
 
 class Layer(NamedTuple):
@@ -104,19 +101,19 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     channels, frames, rows, columns = plan.latent_shape
     across = rows if split_dim(plan) == -1 else columns
     if place == 0:
-        size = sum(sizes[1:]) * across * channels * frames * FLOAT
-        yield Message(NAME, "vae", "p2p", "latents", size, 1, "request")
+        size = sum(sizes[1:]) * across * channels * frames * FP32
+        yield Message(NAME, "vae", "p2p", "latents", size, 1, "decode")
     neighbours = (place > 0) + (place < len(sizes) - 1)
     for (width, length), count in halo_counts(plan).items():
-        size = neighbours * width * length * across * FLOAT
-        yield Message(NAME, "vae", "p2p", f"halo rows, {width} channels", size, count, "latent frame")
-    key_value = 2 * vae.base_dim * vae.dim_mult[-1] * max(sizes) * across * FLOAT
-    yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, frames, "latent frame")
+        size = neighbours * width * length * across * FP32
+        yield Message(NAME, "vae", "p2p", f"halo rows, {width} channels", size, count, "decode")
+    key_value = 2 * vae.base_dim * vae.dim_mult[-1] * max(sizes) * across * FP32
+    yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, frames, "decode")
     if place:
         pixels = 3 * sizes[place] * across * vae.stride_space**2
-        yield Message(NAME, "vae", "p2p", "pixels of the first latent frame", pixels, 1, "request")
+        yield Message(NAME, "vae", "p2p", "pixels of the first latent frame", pixels, 1, "decode")
         if frames > 1:
-            yield Message(NAME, "vae", "p2p", "pixels", pixels * vae.stride_time, frames - 1, "latent frame")
+            yield Message(NAME, "vae", "p2p", "pixels", pixels * vae.stride_time, frames - 1, "decode")
 
 
 def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
@@ -127,7 +124,7 @@ def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
     return Counter({shape: count for shape, count in counts.items() if count})
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """Estimate of what decoding needs beside the weights, also where one rank decodes alone.
 
     Remembered frames, and work: at the peak about as much as six inputs of the largest convolution (seven
@@ -136,10 +133,10 @@ def memory(plan: Plan, rank: int) -> dict[str, int]:
     """
     ranks = plan.layout.vae_ranks()
     if rank not in ranks:
-        return {}
+        return
     rows = plan.latent_shape[2:][split_dim(plan)]
     area = math.prod(plan.latent_shape[2:]) // rows * strip_sizes(plan)[ranks.index(rank)]
     work = list(layers(plan, first=plan.latent_shape[1] == 1))
     remembered = sum(PAST * x.channels * x.scale**2 for x in work if x.remembers)
     largest = max(x.frames * x.channels * x.scale**2 for x in work)
-    return {"vae decoding": FLOAT * area * (remembered + (6 if len(ranks) > 1 else 7) * largest)}
+    yield Term("vae decoding", FP32 * area * (remembered + (6 if len(ranks) > 1 else 7) * largest), ("decode",))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.strategies.ulysses.rules import split_heads
-from hybridgen.traffic import Message
+from hybridgen.plan import FP32, Plan
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
@@ -19,19 +19,14 @@ RULES = {
 def violations(plan: Plan) -> Iterator[Violation]:
     stages, layers = plan.degrees.pipefusion, plan.facts.transformer.layers
     if stages > layers:
-        yield Violation(
-            "pipefusion-layers",
-            f"--pipefusion {stages} is more than the {layers} blocks of {plan.facts.name}; nearest: {layers}",
-            RULES["pipefusion-layers"],
-            (f"--pipefusion {layers}",),
-        )
+        complaint = f"is more than the {layers} blocks of {plan.facts.name}"
+        yield not_legal("pipefusion-layers", "pipefusion", stages, complaint, range(1, layers + 1))
     if stages > 1 and plan.warmup < plan.clip.steps:
         yield Violation(
             "pipefusion-warmup",
             f"--pipefusion {stages} with --warmup {plan.warmup} would run stale steps, which this version cannot; "
             f"nearest: --warmup {plan.clip.steps} (all steps)",
-            RULES["pipefusion-warmup"],
-            (f"--pipefusion {stages} --warmup {plan.clip.steps}",),
+            ({"warmup": str(plan.clip.steps)},),
         )
 
 
@@ -43,18 +38,17 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     last = plan.layout.coordinates(rank)["pipefusion"] == stages - 1
     hidden = 0 if last else local * transformer.hidden * plan.itemsize
-    latents = local * transformer.patch_channels * 4 if last else 0
-    yield Message("pipefusion", "pipefusion", "p2p", "hidden state", hidden, plan.passes, "pass", overlaps="next pass")
-    yield Message("pipefusion", "pipefusion", "p2p", "latents", latents, plan.clip.steps, "step")
+    latents = local * transformer.patch_channels * FP32 if last else 0
+    yield Message("pipefusion", "pipefusion", "p2p", "hidden state", hidden, plan.passes, overlaps="next pass")
+    yield Message("pipefusion", "pipefusion", "p2p", "latents", latents, plan.clip.steps)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """K/V buffers of every layer of the stage and branch, full sequence of this rank's heads, bytes.
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """K/V buffers of every layer of the stage and branch, full sequence of this rank's heads.
 
     Without stale steps nothing is kept between passes.
     """
     if plan.degrees.pipefusion == 1 or plan.exact:
-        return {}
-    branches = -(-plan.branches // plan.degrees.cfg)
-    key_values = 2 * plan.tokens.padded * split_heads(plan)[1] * plan.facts.transformer.head_dim * plan.itemsize
-    return {"K/V buffers": key_values * plan.stage_layers(rank) * branches}
+        return
+    key_values = 2 * plan.tokens.padded * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
+    yield Term("K/V buffers", key_values * len(plan.blocks(rank)) * plan.own_branches)

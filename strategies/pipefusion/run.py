@@ -17,7 +17,7 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     """Replace how a pass runs through the blocks and where the step is made."""
     group = mesh.group("pipefusion", "pipefusion")
     stage, last = group.rank, group.size - 1
-    blocks = range(*plan.stage(stage))
+    model.keep_layers(plan.blocks(mesh.rank))
     local_step = model.advance
 
     def predict(x: Tensor, step: Step) -> list[Tensor]:
@@ -29,7 +29,7 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
             else:
                 shape = (1, plan.tokens.local_size, plan.facts.transformer.hidden)
                 hidden = group.receive(torch.empty(shape, dtype=model.dtype, device=model.device), stage - 1)
-            hidden = model.run_blocks(hidden, step, condition, blocks)
+            hidden = model.run_blocks(hidden, step, condition)
             if stage == last:
                 predictions.append(model.head(hidden, step, condition))
             else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.strategies.ulysses.rules import split_heads
-from hybridgen.traffic import Message
+from hybridgen.plan import FP32, Plan
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "ring-attn2d": "Ring and attention2d both decide how K/V reaches the queries; one run can use one of them.",
@@ -21,29 +20,25 @@ def violations(plan: Plan) -> Iterator[Violation]:
             "ring-attn2d",
             f"--ring {ring} and --attn2d {rows}x{cols} exclude each other; "
             f"nearest: --ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone",
-            RULES["ring-attn2d"],
-            (f"--attn2d {rows}x{cols} --ring 1", f"--ring {ring} --attn2d 1x1"),
+            ({"ring": None}, {"attn2d": None}),
         )
 
 
 def key_value_block(plan: Plan) -> int:
     """Bytes of K and V that one rank of a cp group holds before the exchange."""
-    tokens = plan.tokens.local_size * plan.degrees.ulysses
-    return 2 * tokens * split_heads(plan)[1] * plan.facts.transformer.head_dim * plan.itemsize
+    return 2 * plan.attention_tokens * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: K/V of one block to the next neighbour, R - 1 times."""
     ring = plan.degrees.ring
     if ring > 1:
-        count = plan.passes * plan.stage_layers(rank) * (ring - 1)
-        yield Message("ring", "ring", "p2p", "K V", key_value_block(plan), count, "hop", overlaps="attention")
+        count = plan.passes * len(plan.blocks(rank)) * (ring - 1)
+        yield Message("ring", "ring", "p2p", "K V", key_value_block(plan), count, overlaps="attention")
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """The block in use, the block in flight, and the running output in fp32, bytes."""
-    if plan.degrees.ring == 1:
-        return {}
-    tokens = plan.tokens.local_size * plan.degrees.ulysses
-    partial = tokens * split_heads(plan)[0] * (plan.facts.transformer.head_dim + 1) * 4
-    return {"ring buffers": 2 * key_value_block(plan) + 2 * partial}
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """The block in use, the block in flight, and the running output in fp32."""
+    if plan.degrees.ring > 1:
+        partial = plan.attention_tokens * plan.attention_heads[0] * (plan.facts.transformer.head_dim + 1) * FP32
+        yield Term("ring buffers", 2 * key_value_block(plan) + 2 * partial)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridgen.degrees import divisors, nearest
+from hybridgen.degrees import divisors, not_legal
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.traffic import Message
+from hybridgen.plan import FP32, Plan
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "tp-heads": "Tensor parallelism gives each rank whole query and K/V heads.",
@@ -18,21 +18,13 @@ RULES = {
 def violations(plan: Plan) -> Iterator[Violation]:
     tp, facts = plan.degrees.tp, plan.facts.transformer
     legal = [t for t in divisors(facts.heads) if facts.key_heads % t == 0 and facts.ffn % t == 0]
-    close = nearest(tp, legal)
-    options = tuple(f"--tp {t}" for t in sorted(close, key=lambda t: (abs(t - tp), t)))
     for rule, size, what in (
         ("tp-heads", facts.heads, "heads"),
         ("tp-heads", facts.key_heads, "K/V heads"),
         ("tp-ffn", facts.ffn, "feed-forward channels"),
     ):
         if size % tp:
-            yield Violation(
-                rule,
-                f"--tp {tp} does not divide the {size} {what} of {plan.facts.name}; "
-                f"nearest: {', '.join(map(str, close))}",
-                RULES[rule],
-                options,
-            )
+            yield not_legal(rule, "tp", tp, f"does not divide the {size} {what} of {plan.facts.name}", legal)
             return
 
 
@@ -43,14 +35,14 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     if tp == 1:
         return
     facts, local = plan.facts.transformer, plan.tokens.local_size
-    count = plan.passes * plan.stage_layers(rank)
+    count = plan.passes * len(plan.blocks(rank))
     reductions = 3 if facts.cross_attention else 2
     activations = 2 * local * facts.hidden * plan.itemsize * (tp - 1) // tp
-    yield Message("tp", "tp", "all_reduce", "activations", activations, count * reductions, "layer")
-    norms = 2 * local * 3 * 4 * (tp - 1) // tp
-    yield Message("tp", "tp", "all_reduce", "norm sums", norms, count, "layer")
+    yield Message("tp", "tp", "all_reduce", "activations", activations, count * reductions)
+    norms = 2 * local * 3 * FP32 * (tp - 1) // tp
+    yield Message("tp", "tp", "all_reduce", "norm sums", norms, count)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """Nothing of its own: the weights' share is counted with the weights."""
-    return {}
+    yield from ()

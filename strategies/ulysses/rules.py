@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridgen.degrees import divisors, nearest
+from hybridgen.degrees import divisors, not_legal
 from hybridgen.errors import Violation
 from hybridgen.plan import Plan
-from hybridgen.traffic import Message
+from hybridgen.traffic import Message, Term
 
 RULES = {
     "ulysses-heads": "Ulysses gives each rank whole heads, so it must divide the heads that tensor parallelism leaves.",
@@ -25,31 +25,13 @@ def legal_degrees(plan: Plan) -> list[int]:
 def violations(plan: Plan) -> Iterator[Violation]:
     ulysses, tp = plan.degrees.ulysses, plan.degrees.tp
     heads, key_heads = plan.heads
-    close = nearest(ulysses, legal_degrees(plan))
     left = f"{heads} heads" if tp == 1 else f"{heads} heads that --tp {tp} leaves"
-    options = tuple(f"--ulysses {u}" for u in sorted(close, key=lambda u: (abs(u - ulysses), u)))
+    model, legal = plan.facts.name, legal_degrees(plan)
     if heads % ulysses:
-        yield Violation(
-            "ulysses-heads",
-            f"--ulysses {ulysses} does not divide the {left} of {plan.facts.name}; "
-            f"nearest: {', '.join(map(str, close))}",
-            RULES["ulysses-heads"],
-            options,
-        )
+        yield not_legal("ulysses-heads", "ulysses", ulysses, f"does not divide the {left} of {model}", legal)
     elif key_heads % ulysses and ulysses % key_heads:
-        yield Violation(
-            "ulysses-kv-heads",
-            f"--ulysses {ulysses} neither divides nor is a multiple of the {key_heads} K/V heads of "
-            f"{plan.facts.name}; nearest: {', '.join(map(str, close))}",
-            RULES["ulysses-kv-heads"],
-            options,
-        )
-
-
-def split_heads(plan: Plan) -> tuple[int, int]:
-    """(query heads, K/V heads) that attention sees on one rank after the exchange."""
-    heads, key_heads = plan.heads
-    return heads // plan.degrees.ulysses, max(key_heads // plan.degrees.ulysses, 1)
+        complaint = f"neither divides nor is a multiple of the {key_heads} K/V heads of {model}"
+        yield not_legal("ulysses-kv-heads", "ulysses", ulysses, complaint, legal)
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
@@ -57,19 +39,18 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     ulysses = plan.degrees.ulysses
     if ulysses == 1:
         return
-    q_heads, k_heads = split_heads(plan)
+    q_heads, k_heads = plan.attention_heads
     head = plan.tokens.local_size * plan.facts.transformer.head_dim * plan.itemsize
-    count = plan.passes * plan.stage_layers(rank)
+    count = plan.passes * len(plan.blocks(rank))
     sent = (ulysses - 1) * head
-    yield Message("ulysses", "ulysses", "all_to_all", "Q K V", sent * (q_heads + 2 * k_heads), count, "layer")
-    yield Message("ulysses", "ulysses", "all_to_all", "output", sent * q_heads, count, "layer")
+    yield Message("ulysses", "ulysses", "all_to_all", "Q K V", sent * (q_heads + 2 * k_heads), count)
+    yield Message("ulysses", "ulysses", "all_to_all", "output", sent * q_heads, count)
 
 
-def memory(plan: Plan, rank: int) -> dict[str, int]:
-    """Send and receive buffers of the fused exchange, bytes."""
-    ulysses = plan.degrees.ulysses
-    if ulysses == 1:
-        return {}
-    q_heads, k_heads = split_heads(plan)
-    head = plan.tokens.local_size * ulysses * plan.facts.transformer.head_dim * plan.itemsize
-    return {"ulysses buffers": 2 * head * (q_heads + 2 * k_heads)}
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """Send and receive buffers of the fused exchange."""
+    if plan.degrees.ulysses == 1:
+        return
+    q_heads, k_heads = plan.attention_heads
+    head = plan.attention_tokens * plan.facts.transformer.head_dim * plan.itemsize
+    yield Term("ulysses buffers", 2 * head * (q_heads + 2 * k_heads))

@@ -6,16 +6,16 @@ import os
 import re
 import secrets
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.job import Job
+from hybridgen.kernels import select
 from hybridgen.plan import Plan
 from hybridgen.planner.memory import peak
-from hybridgen.recipe import Recipe, options
-from hybridgen.resolve import guidance_of
-from hybridgen.runtime.kernels import select
+from hybridgen.recipe import Recipe, flag_of, options
 from hybridgen.strategies import registry
 
 SMALL = 2**20
@@ -41,12 +41,12 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     assert request.prompt
     seed = secrets.randbelow(2**32) if request.seed is None else request.seed
     video = outputs.video or default_name(request.prompt, seed)
-    _check_outputs(outputs)
+    latents = outputs.latents or latents_beside(video)
+    _check_outputs(replace(outputs, latents=latents))
     device = device_of(recipe.runtime.device)
     merged = plan.degrees.cp > 1
-    kernel = select(plan.attention, device, plan.dtype, plan.facts.transformer.head_dim, merged)
+    kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
     _check_machine(plan, device)
-    guidance, guidance_2 = guidance_of(request, plan.facts)
     negative = plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
     return Job(
         plan=plan,
@@ -54,12 +54,9 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         device=device,
         prompt=request.prompt,
         negative_prompt=negative,
-        guidance=guidance,
-        guidance_2=guidance_2,
         seed=seed,
-        fps=request.fps or plan.facts.defaults.fps,
         output=video,
-        latents_file=outputs.latents or video.with_suffix(".latents.safetensors"),
+        latents_file=latents,
         keep_latents=outputs.latents is not None,
         preview=outputs.preview,
         quiet=quiet,
@@ -87,11 +84,17 @@ def _refuse_what_does_not_run(plan: Plan) -> None:
 def default_name(prompt: str, seed: int) -> Path:
     """A file name from prompt and seed, with a counter if it is taken."""
     slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
-    path, count = Path(f"{slug or 'clip'}-s{seed}.mp4"), 1
-    while path.exists():
+    stem, count = f"{slug or 'clip'}-s{seed}", 1
+    path = Path(f"{stem}.mp4")
+    while path.exists() or latents_beside(path).exists():
         count += 1
-        path = Path(f"{slug or 'clip'}-s{seed}-{count}.mp4")
+        path = Path(f"{stem}-{count}.mp4")
     return path
+
+
+def latents_beside(video: Path) -> Path:
+    """Where the final latents are kept until the video is complete."""
+    return video.with_suffix(".latents.safetensors")
 
 
 def _check_outputs(outputs: Outputs) -> None:
@@ -136,7 +139,7 @@ def device_of(asked: str | None) -> str:
 
 def _check_machine(plan: Plan, device: str) -> None:
     """Enough GPUs, or enough memory for all ranks, on this machine."""
-    if joined():
+    if launcher.place() is not None:
         return
     world = plan.world_size
     if device == "cuda":
@@ -162,12 +165,6 @@ def _check_machine(plan: Plan, device: str) -> None:
         )
 
 
-def joined() -> bool:
-    """Whether another launcher (torchrun, srun) started this process as one of several ranks."""
-    # SLURM_NTASKS alone says nothing: an allocation's own shell has it, too. Tasks of srun have the step's number.
-    return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
-
-
 def repeat_command(recipe: Recipe, job: Job) -> str:
     """The command that makes the same clip again."""
     words = ["hybridgen", "run"]
@@ -176,6 +173,8 @@ def repeat_command(recipe: Recipe, job: Job) -> str:
         value = job.seed if name == "seed" else getattr(holder, name)
         if value is None:
             continue
-        flag = next(iter(item.metadata["flags"][1:]), None) or f"--{name.replace('_', '-')}"
-        words += [flag, ",".join(value) if isinstance(value, list) else str(value)]
+        words += [
+            "-p" if name == "prompt" else flag_of(item),
+            ",".join(value) if isinstance(value, list) else str(value),
+        ]
     return shlex.join(words)

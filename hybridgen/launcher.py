@@ -1,0 +1,66 @@
+"""Whether another launcher (torchrun, srun) started this process, and as which rank. No torch.
+
+The one place that reads what launchers put into the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank of a job that another launcher started."""
+
+    rank: int
+    world: int
+    local_rank: int
+    """Its number on its machine."""
+    address: str
+    """Host and port where rank 0's key-value store is, or torchrun's agent's."""
+    port: int
+    agent_serves: bool
+    """Whether torchrun's agent serves the store; else rank 0 must."""
+
+
+def place() -> Place | None:
+    """This process's place, None when hybridgen starts its ranks itself.
+
+    SLURM_NTASKS alone says nothing, since an allocation's own shell has it, too; tasks of srun have the step's number.
+    """
+    env = os.environ
+    if {"RANK", "WORLD_SIZE"} <= env.keys():
+        return Place(
+            int(env["RANK"]),
+            int(env["WORLD_SIZE"]),
+            int(env.get("LOCAL_RANK", env["RANK"])),
+            env.get("MASTER_ADDR", "127.0.0.1"),
+            int(env.get("MASTER_PORT", "29500")),
+            env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    if int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0"))
+        return Place(
+            int(env["SLURM_PROCID"]),
+            int(env["SLURM_STEP_NUM_TASKS"]),
+            int(env.get("SLURM_LOCALID", "0")),
+            env.get("MASTER_ADDR") or first_host(env["SLURM_STEP_NODELIST"]),
+            int(env.get("MASTER_PORT") or 20000 + (job * 31 + step) % 20000),
+            False,
+        )
+    return None
+
+
+def speaks() -> bool:
+    """Whether this process reports to the user: one rank of a joined job does for all."""
+    here = place()
+    return here is None or here.rank == 0
+
+
+def first_host(nodes: str) -> str:
+    """The first name in a Slurm host list: "gpu[03-07,11],login" -> "gpu03"."""
+    match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", nodes)
+    assert match, nodes
+    return match[1] + (re.split(r"[-,]", match[2])[0] if match[2] else "")
