@@ -16,7 +16,6 @@ from hybridgen.kernels import select
 from hybridgen.plan import Plan
 from hybridgen.planner.memory import peak
 from hybridgen.recipe import Recipe, flag_of, options
-from hybridgen.strategies import registry
 
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
@@ -36,7 +35,6 @@ class Outputs:
 
 def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -> Job:
     """Everything a rank needs. Raises RequestError before anything starts."""
-    _refuse_what_does_not_run(plan)
     request = recipe.request
     assert request.prompt
     seed = secrets.randbelow(2**32) if request.seed is None else request.seed
@@ -62,6 +60,13 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         quiet=quiet,
         threads=_threads(plan),
     )
+
+
+def _threads(plan: Plan) -> int:
+    """CPU threads of a rank: its share of the cores, or one where the operations are too small to be shared out."""
+    if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
+        return 1
+    return max(1, (os.cpu_count() or 1) // plan.world_size)
 
 
 def _threads(plan: Plan) -> int:
