@@ -69,23 +69,6 @@ def _threads(plan: Plan) -> int:
     return max(1, (os.cpu_count() or 1) // plan.world_size)
 
 
-def _threads(plan: Plan) -> int:
-    """CPU threads of a rank: its share of the cores, or one where the operations are too small to be shared out."""
-    if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
-        return 1
-    return max(1, (os.cpu_count() or 1) // plan.world_size)
-
-
-def _refuse_what_does_not_run(plan: Plan) -> None:
-    for strategy in registry.active(plan):
-        if not strategy.runs:
-            raise RequestError(
-                "not-run-yet",
-                f"{strategy.flag} {strategy.degree(plan)}: {strategy.name} can be planned but not run in this version",
-                tries=[f"hybridgen run --model {plan.facts.name} --gpus {plan.world_size} --dry-run"],
-            )
-
-
 def default_name(prompt: str, seed: int) -> Path:
     """A file name from prompt and seed, with a counter if it is taken."""
     slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")

@@ -76,55 +76,6 @@ def violations(plan: Plan) -> list[Violation]:
     return [replace(v, why=s.rules.RULES[v.rule]) for s in STRATEGIES for v in s.rules.violations(plan)]
 
 
-def traffic(self, plan: Plan, rank: int) -> Iterator[Message]: ...
-
-    def memory(self, plan: Plan, rank: int) -> Iterator[Term]: ...
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One line of the registry."""
-
-    name: str
-    flag: str
-    axes: tuple[str, ...]
-    """Axes it uses; "vae" is laid over the mesh. --usp sets those of ulysses and ring."""
-    rules: Rules
-
-    def degree(self, plan: Plan) -> int:
-        return math.prod(plan.degrees.size(axis) for axis in self.axes)
-
-    def apply(self, model: Any, mesh: Any, plan: Plan) -> None:
-        """Change a loaded model: apply() of the strategy's run.py (imports torch)."""
-        import_module(f"hybridgen.strategies.{self.name.replace('-', '_')}.run").apply(model, mesh, plan)
-
-
-STRATEGIES = (
-    Strategy("tp", "--tp", ("tp",), tp),
-    Strategy("ring", "--ring", ("ring",), ring),
-    Strategy("attention2d", "--attn2d", ("row", "col"), attention2d),
-    Strategy("ulysses", "--ulysses", ("ulysses",), ulysses),
-    Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion),
-    Strategy("cfg", "--cfg", ("cfg",), cfg),
-    Strategy("parallel-vae", "--vae", ("vae",), parallel_vae),
-)
-
-
-def active(plan: Plan) -> list[Strategy]:
-    """The strategies that the plan uses, in order of application."""
-    return [s for s in STRATEGIES if s.degree(plan) > 1]
-
-
-def violations(plan: Plan) -> list[Violation]:
-    """Every rule that the plan breaks, first things first."""
-    return [replace(v, why=s.rules.RULES[v.rule]) for s in STRATEGIES for v in s.rules.violations(plan)]
-
-
-def runs(plan: Plan) -> bool:
-    """Whether this version runs every strategy of the plan."""
-    return all(s.runs for s in active(plan))
-
-
 def traffic(plan: Plan, rank: int) -> list[Message]:
     """Every message that a rank sends in one request."""
     own = [m for s in STRATEGIES for m in s.rules.traffic(plan, rank)]
