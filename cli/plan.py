@@ -17,7 +17,6 @@ from hybridgen.planner.memory import peak, terms
 from hybridgen.planner.ranking import ranked
 from hybridgen.recipe import compose
 from hybridgen.resolve import published_frames, resolve, with_heads
-from hybridgen.strategies import registry
 
 EXAMPLES = "Examples: hybridgen plan --gpus 72 --heads 40 | hybridgen plan --gpus 8 --model wan2.1-1.3b --json"
 
@@ -69,7 +68,6 @@ def as_data(template: Plan, frames: int, gpus: int, plans: Priced) -> dict[str, 
                 "degrees": asdict(p.degrees),
                 "order": [axis for axis in p.order if p.degrees.size(axis) > 1],
                 "exact": p.exact,
-                "runs": registry.runs(p),
                 "memory_gb": {
                     **{term.name: round(term.size / 1e9, 3) for term in terms(p)},
                     "peak": round(peak(p) / 1e9, 3),
@@ -107,6 +105,4 @@ def as_table(template: Plan, frames: int, gpus: int, plans: Priced) -> list[str]
 
 
 def _note(plan: Plan) -> str:
-    if not registry.runs(plan):
-        return "planned only"
     return "warm-up only" if plan.degrees.pipefusion > 1 else ""

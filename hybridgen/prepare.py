@@ -16,7 +16,6 @@ from hybridgen.kernels import select
 from hybridgen.plan import Plan
 from hybridgen.planner.memory import peak
 from hybridgen.recipe import Recipe, flag_of, options
-from hybridgen.strategies import registry
 
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
@@ -36,7 +35,6 @@ class Outputs:
 
 def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -> Job:
     """Everything a rank needs. Raises RequestError before anything starts."""
-    _refuse_what_does_not_run(plan)
     request = recipe.request
     assert request.prompt
     seed = secrets.randbelow(2**32) if request.seed is None else request.seed
@@ -69,16 +67,6 @@ def _threads(plan: Plan) -> int:
     if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
         return 1
     return max(1, (os.cpu_count() or 1) // plan.world_size)
-
-
-def _refuse_what_does_not_run(plan: Plan) -> None:
-    for strategy in registry.active(plan):
-        if not strategy.runs:
-            raise RequestError(
-                "not-run-yet",
-                f"{strategy.flag} {strategy.degree(plan)}: {strategy.name} can be planned but not run in this version",
-                tries=[f"hybridgen run --model {plan.facts.name} --gpus {plan.world_size} --dry-run"],
-            )
 
 
 def default_name(prompt: str, seed: int) -> Path:

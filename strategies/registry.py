@@ -46,8 +46,6 @@ class Strategy:
     axes: tuple[str, ...]
     """Axes it uses; "vae" is laid over the mesh. --usp sets those of ulysses and ring."""
     rules: Rules
-    runs: bool
-    """Whether run.py exists; a strategy that only has rules can be planned and is refused by `run`."""
 
     def degree(self, plan: Plan) -> int:
         return math.prod(plan.degrees.size(axis) for axis in self.axes)
@@ -58,13 +56,13 @@ class Strategy:
 
 
 STRATEGIES = (
-    Strategy("tp", "--tp", ("tp",), tp, runs=False),
-    Strategy("ring", "--ring", ("ring",), ring, runs=True),
-    Strategy("attention2d", "--attn2d", ("row", "col"), attention2d, runs=True),
-    Strategy("ulysses", "--ulysses", ("ulysses",), ulysses, runs=True),
-    Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion, runs=True),
-    Strategy("cfg", "--cfg", ("cfg",), cfg, runs=True),
-    Strategy("parallel-vae", "--vae", ("vae",), parallel_vae, runs=True),
+    Strategy("tp", "--tp", ("tp",), tp),
+    Strategy("ring", "--ring", ("ring",), ring),
+    Strategy("attention2d", "--attn2d", ("row", "col"), attention2d),
+    Strategy("ulysses", "--ulysses", ("ulysses",), ulysses),
+    Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion),
+    Strategy("cfg", "--cfg", ("cfg",), cfg),
+    Strategy("parallel-vae", "--vae", ("vae",), parallel_vae),
 )
 
 
@@ -76,11 +74,6 @@ def active(plan: Plan) -> list[Strategy]:
 def violations(plan: Plan) -> list[Violation]:
     """Every rule that the plan breaks, first things first."""
     return [replace(v, why=s.rules.RULES[v.rule]) for s in STRATEGIES for v in s.rules.violations(plan)]
-
-
-def runs(plan: Plan) -> bool:
-    """Whether this version runs every strategy of the plan."""
-    return all(s.runs for s in active(plan))
 
 
 def traffic(plan: Plan, rank: int) -> list[Message]:

@@ -22,7 +22,6 @@ REFUSED = [
     ("run --model demo --ulysses 8 --ring 2 --vae 16 -p x", "vae-rows", "nearest: 8"),
     ("run --model demo --pipefusion 9 --warmup 20 -p x", "pipefusion-layers", "nearest: 4"),
     ("run --model demo --pipefusion 2 -p x", "pipefusion-warmup", "--warmup 20"),
-    ("run --model demo --tp 2 -p x", "not-run-yet", "--tp 2"),
     ("run --model demo --ulysses 2 --gpus 8 -p x", "gpus-product", "the degrees make 2 ranks (ulysses 2)"),
     ("run --model demo --gpus 4 -p x", "gpus-product", "no degree given"),
     ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
@@ -82,9 +81,7 @@ def test_a_request_that_cannot_be_is_refused(
     assert out == "" and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "command", [c for c, rule, _ in REFUSED if rule not in ("prompt-missing", "usage", "not-run-yet", "memory")]
-)
+@pytest.mark.parametrize("command", [c for c, rule, _ in REFUSED if rule not in ("prompt-missing", "usage", "memory")])
 def test_what_is_suggested_is_legal(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

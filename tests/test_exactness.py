@@ -25,8 +25,16 @@ ALONE = [
     Degrees(attn2d=(1, 3)),
     Degrees(attn2d=(2, 3)),
     Degrees(pipefusion=2),
+    Degrees(tp=2),
+    Degrees(tp=4),
 ]
 PAIRS = [
+    Degrees(cfg=2, tp=2),
+    Degrees(tp=2, ulysses=2),
+    Degrees(tp=2, ring=2),
+    Degrees(tp=2, attn2d=(1, 2)),
+    Degrees(tp=2, attn2d=(2, 1)),
+    Degrees(pipefusion=2, tp=2),
     Degrees(cfg=2, ulysses=2),
     Degrees(cfg=2, ring=2),
     Degrees(cfg=2, attn2d=(1, 2)),
@@ -41,6 +49,9 @@ PAIRS = [
     Degrees(pipefusion=2, attn2d=(2, 1)),
 ]
 TRIPLES = [
+    Degrees(cfg=2, tp=2, ulysses=2),
+    Degrees(tp=2, ulysses=2, attn2d=(2, 1)),
+    Degrees(pipefusion=2, tp=2, ring=2),
     Degrees(cfg=2, ulysses=2, ring=2),
     Degrees(cfg=2, ulysses=2, attn2d=(2, 1)),
     Degrees(cfg=2, attn2d=(2, 2)),
@@ -64,6 +75,7 @@ UNEVEN = [
     Degrees(ulysses=2, attn2d=(2, 1)),
     Degrees(pipefusion=2, ulysses=2),
     Degrees(pipefusion=2, attn2d=(2, 1)),
+    Degrees(tp=2, ulysses=2),
 ]
 
 

@@ -14,6 +14,7 @@ from hybridgen.plan import Clip
 from hybridgen.runtime.attention import Merge
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
+from hybridgen.strategies.tp import run as tp
 from hybridgen.strategies.ulysses import run as ulysses
 from tests.tiny import CLIP, run_plan, stock_latents, tiny_plan
 
@@ -121,6 +122,24 @@ def partials_to_the_wrong_owner(patch: Patch) -> None:
     patch.setattr(Group, "all_to_all", lambda self, x: exchange(self, x.flip(0)))
 
 
+def bias_on_every_tp_rank(patch: Patch) -> None:
+    def forward(self: tp.RowLinear, x: torch.Tensor) -> torch.Tensor:
+        return self.group.all_reduce(torch.nn.functional.linear(x, self.weight, self.bias))
+
+    patch.setattr(tp.RowLinear, "forward", forward)
+
+
+def norm_of_own_heads_only(patch: Patch) -> None:
+    norm = tp.norm_over_ranks
+
+    def alone(group: Group, *pairs: Any) -> list[torch.Tensor]:
+        lonely = Group("tp", (0,), 0, group.traffic)
+        object.__setattr__(lonely, "all_reduce", lambda x: x)
+        return norm(lonely, *pairs)
+
+    patch.setattr(tp, "norm_over_ranks", alone)
+
+
 FAULTS = {
     "a ring block is dropped": (drop_ring_block, Degrees(ring=2), CLIP),
     "two shards are swapped": (swap_shards, Degrees(ulysses=2), CLIP),
@@ -135,6 +154,8 @@ FAULTS = {
     "both branches read the prompt": (other_branch, Degrees(cfg=2), CLIP),
     "the second expert never runs": (first_expert_always, Degrees(ulysses=2), CLIP),
     "heads come back in the wrong order": (heads_back_in_the_wrong_order, Degrees(ulysses=2), CLIP),
+    "every tp rank adds the bias": (bias_on_every_tp_rank, Degrees(tp=2), CLIP),
+    "a tp rank norms its own heads alone": (norm_of_own_heads_only, Degrees(tp=2), CLIP),
     "partial outputs go to the wrong rank": (partials_to_the_wrong_owner, Degrees(attn2d=(1, 2)), CLIP),
 }
 

@@ -27,6 +27,10 @@ Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]
 """Attention over one block of keys: q, k, v, and which cp blocks k and v hold, in order -> (out, lse)."""
 
 
+Normed = tuple[Any, Tensor]
+"""A norm module and what it is to be applied to, [B, S, inner]."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One denoising step: its number, its timestep, which expert runs it, and how strong the guidance is."""
@@ -66,8 +70,8 @@ class SelfAttention:
         rotary_emb: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         assert encoder_hidden_states is None and attention_mask is None and rotary_emb is not None
-        q = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
-        k = attn.norm_k(attn.to_k(hidden_states)).unflatten(2, (attn.heads, -1))
+        pairs = (attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states))
+        q, k = (torch.unflatten(x, 2, (attn.heads, -1)) for x in self.model.norm(*pairs))
         v = attn.to_v(hidden_states).unflatten(2, (attn.heads, -1))
         out = self.model.attention(rotate(q, *rotary_emb), rotate(k, *rotary_emb), v)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
@@ -76,7 +80,8 @@ class SelfAttention:
 class TextAttention:
     """Attention processor for cross-attention; K and V of the text do not depend on the step and are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Wan) -> None:
+        self.model = model
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         """By id of the text embedding, which the model keeps alive."""
 
@@ -89,11 +94,13 @@ class TextAttention:
         rotary_emb: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         if id(encoder_hidden_states) not in self.kept:
-            k = attn.norm_k(attn.to_k(encoder_hidden_states)).unflatten(2, (attn.heads, -1))
+            (k,) = self.model.norm((attn.norm_k, attn.to_k(encoder_hidden_states)))
+            k = torch.unflatten(k, 2, (attn.heads, -1))
             v = attn.to_v(encoder_hidden_states).unflatten(2, (attn.heads, -1))
             self.kept[id(encoder_hidden_states)] = k.transpose(1, 2), v.transpose(1, 2)
         k, v = self.kept[id(encoder_hidden_states)]
-        q = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
+        (q,) = self.model.norm((attn.norm_q, attn.to_q(hidden_states)))
+        q = torch.unflatten(q, 2, (attn.heads, -1))
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v).transpose(1, 2)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))  # type: ignore[no-any-return]
 
@@ -116,6 +123,8 @@ class Wan:
         """Per branch, [1, text tokens, text_dim]"""
         self.layers = range(plan.facts.transformer.layers)
         """The blocks that this rank runs."""
+        self.norm: Callable[..., list[Tensor]] = lambda *pairs: [norm(x) for norm, x in pairs]
+        """Norms over all heads, of pairs (Normed)."""
         self.attend: Attend = self.attend_blocks
         self.attention: Attention = self.local_attention
         self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
@@ -124,19 +133,14 @@ class Wan:
         self.decode: Callable[[Tensor | None], Iterator[Tensor | None]] = self.decode_alone
         self._text: dict[tuple[int, int], Tensor] = {}
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
-        for block in self._own_blocks():
-            block.attn2.set_processor(TextAttention())
+        for block in self.blocks():
+            block.attn2.set_processor(TextAttention(self))
         if kernel.name != "sdpa" or shard.tokens.padded > shard.tokens.tokens:  # the stock processors mask nothing
             self.wrap_attention(lambda attention: attention)
 
     @property
     def device(self) -> torch.device:
         return self.experts[0].patch_embedding.weight.device  # type: ignore[no-any-return]
-
-    def to(self, device: torch.device) -> None:
-        """Move the transformers."""
-        for expert in self.experts:
-            expert.to(device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,7 +150,7 @@ class Wan:
         """Take the embeddings of the branches, [1, text tokens, text_dim] each, and forget what came of others."""
         self.prompt_embeds = embeds
         self._text.clear()
-        for block in self._own_blocks():
+        for block in self.blocks():
             block.attn2.processor.kept.clear()
 
     # Attention
@@ -165,10 +169,11 @@ class Wan:
     def wrap_attention(self, wrap: Callable[[Attention], Attention]) -> None:
         """Put an exchange around the attention; the stock processors give way to ours."""
         self.attention = wrap(self.attention)
-        for block in self._own_blocks():
+        for block in self.blocks():
             block.attn1.set_processor(SelfAttention(self))
 
-    def _own_blocks(self) -> Iterator[Any]:
+    def blocks(self) -> Iterator[Any]:
+        """The blocks that this rank runs, of every expert."""
         return (expert.blocks[layer] for expert in self.experts for layer in self.layers)
 
     # One pass

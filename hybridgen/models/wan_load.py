@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
 
+EXPERTS = ("transformer", "transformer_2")
 COMPONENTS = ("tokenizer", "text_encoder", "transformer", "transformer_2", "vae", "scheduler")
 
 
@@ -37,19 +40,71 @@ def local_folder(source: str) -> Path:
         ) from error
 
 
-def load_experts(plan: Plan, folder: Path) -> list[Any]:
-    """The denoising transformers in host memory, in the order of the noise they serve (high first)."""
+def empty_experts(plan: Plan, folder: Path) -> list[Any]:
+    """The denoising transformers without weights, in the order of the noise they serve (high first)."""
+    from accelerate import init_empty_weights
     from diffusers import WanTransformer3DModel
 
+    with init_empty_weights():  # buffers, such as rope tables, are made
+        configs = [WanTransformer3DModel.load_config(folder, subfolder=name) for name in EXPERTS[: plan.facts.experts]]
+        return [WanTransformer3DModel.from_config(config).eval() for config in configs]
+
+
+def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parameter:
+    """One of `count` equal slices along `dim`; without weights it remembers which, for fill()."""
+    size = parameter.shape[dim] // count
+    part = nn.Parameter(parameter.detach().narrow(dim, index * size, size).clone(), requires_grad=False)
+    part.slice = (dim, index * size, size)  # type: ignore[attr-defined]
+    return part
+
+
+def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> None:
+    """Read the weights that are left in the transformers, and of cut ones only the slice, straight to the device.
+
+    Numbers get the dtypes that from_pretrained gives them: the plan's, but fp32 where the class keeps that.
+    """
+    from accelerate.utils import set_module_tensor_to_device
+
     dtype = getattr(torch, plan.dtype)
-    names = ["transformer", "transformer_2"][: plan.facts.experts]
-    return [WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=dtype).eval() for name in names]
+    for name, expert in zip(EXPERTS, experts, strict=False):
+        with _Weights(folder / name) as weights:
+            for key, parameter in list(expert.named_parameters()):
+                kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules)
+                value = weights.read(key, getattr(parameter, "slice", None))
+                set_module_tensor_to_device(expert, key, device, value=value, dtype=torch.float32 if kept else dtype)
+        expert.requires_grad_(False).to(device)
+
+
+class _Weights:
+    """The safetensors files of one component, one or several with an index; nothing is read before it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.stack, self.open_files = folder, ExitStack(), dict[str, Any]()
+        index = folder / "diffusion_pytorch_model.safetensors.index.json"
+        self.where: dict[str, str] = json.loads(index.read_text())["weight_map"] if index.exists() else {}
+
+    def __enter__(self) -> _Weights:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def read(self, key: str, part: tuple[int, int, int] | None) -> Tensor:
+        """A tensor, or its slice (dim, start, size)."""
+        from safetensors import safe_open
+
+        file = self.where.get(key, "diffusion_pytorch_model.safetensors")
+        if file not in self.open_files:
+            self.open_files[file] = self.stack.enter_context(safe_open(self.folder / file, "pt"))
+        if part is None:
+            return self.open_files[file].get_tensor(key)  # type: ignore[no-any-return]
+        dim, start, size = part
+        whole = self.open_files[file].get_slice(key)
+        return whole[start : start + size] if dim == 0 else whole[:, start : start + size]  # type: ignore[no-any-return]
 
 
 def load_scheduler(folder: Path) -> Any:
     """The scheduler that the checkpoint names."""
-    import json
-
     import diffusers
 
     kind = json.loads((folder / "model_index.json").read_text())["scheduler"][1]

@@ -1,7 +1,6 @@
 """What a plan sends in a step, and which plans come first. No torch.
 
-Seconds are not predicted yet: exact plans come before approximate ones, what runs before what does not, and then
-those that send least.
+Seconds are not predicted yet: plans without pipefusion come first, and then those that send least.
 """
 
 from __future__ import annotations
@@ -26,4 +25,4 @@ def bytes_by_axis(plan: Plan) -> dict[str, int]:
 def ranked(plans: list[Plan]) -> list[tuple[Plan, dict[str, int]]]:
     """The plans with their bytes by axis, first things first."""
     priced = [(plan, bytes_by_axis(plan)) for plan in plans]
-    return sorted(priced, key=lambda p: (p[0].degrees.pipefusion > 1, not registry.runs(p[0]), sum(p[1].values())))
+    return sorted(priced, key=lambda p: (p[0].degrees.pipefusion > 1, sum(p[1].values())))

@@ -70,6 +70,13 @@ class Group:
             _all_gather(out, x, group=self.handle)
         return torch.unflatten(out, 0, (self.size, -1))
 
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """x [...] summed over the ranks, in place."""
+        x = x.contiguous()
+        with self._exchange("all-reduce", 2 * nbytes(x) * (self.size - 1) // self.size):
+            dist.all_reduce(x, group=self.handle)
+        return x
+
     def broadcast(self, x: Tensor, root: int = 0) -> Tensor:
         """Fill x on every rank with the root's (a place in `ranks`)."""
         with self._exchange("broadcast", nbytes(x) * (self.size - 1) if self.rank == root else 0):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybridgen.job import Job
 from hybridgen.models.wan import Wan
-from hybridgen.models.wan_load import TextEncoder, load_experts, load_scheduler, load_vae, local_folder
+from hybridgen.models.wan_load import TextEncoder, empty_experts, fill, load_scheduler, load_vae, local_folder
 from hybridgen.runtime.decode import decode, keep_latents
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import Rank, quiet_libraries, set_up
@@ -56,9 +56,9 @@ def load(rank: Rank) -> Wan:
     job, plan = rank.job, rank.job.plan
     folder = local_folder(plan.facts.source)
     shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
-    model = Wan(plan, load_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
-    apply_strategies(rank, model)
-    model.to(rank.device)
+    model = Wan(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
+    apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
+    fill(model.experts, plan, folder, rank.device)
     if rank.mesh.vae() is not None:
         model.vae = load_vae(folder, rank.device)
     return model

@@ -34,13 +34,19 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     tp = plan.degrees.tp
     if tp == 1:
         return
-    facts, local = plan.facts.transformer, plan.tokens.local_size
-    count = plan.passes * len(plan.blocks(rank))
-    reductions = 3 if facts.cross_attention else 2
-    activations = 2 * local * facts.hidden * plan.itemsize * (tp - 1) // tp
-    yield Message("tp", "tp", "all_reduce", "activations", activations, count * reductions)
-    norms = 2 * local * 3 * FP32 * (tp - 1) // tp
-    yield Message("tp", "tp", "all_reduce", "norm sums", norms, count)
+    facts, local, layers = plan.facts.transformer, plan.tokens.local_size, len(plan.blocks(rank))
+    count = plan.passes * layers
+
+    def reduce(what: str, size: int, count: int) -> Message:
+        return Message("tp", "tp", "all_reduce", what, 2 * size * (tp - 1) // tp, count)
+
+    outputs = 3 if facts.cross_attention else 2
+    yield reduce("activations", local * facts.hidden * plan.itemsize, count * outputs)
+    yield reduce("sums of q and k", local * 2 * FP32, count)
+    if facts.cross_attention:
+        experts = min(plan.facts.experts, plan.clip.steps)  # a single step is the first expert's
+        yield reduce("sums of q", local * FP32, count)
+        yield reduce("sums of text k", plan.facts.text_tokens * FP32, layers * experts * plan.own_branches)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:

@@ -1,0 +1,102 @@
+"""A rank reads what it runs, and reads it as from_pretrained does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hybridgen.degrees import Degrees
+from hybridgen.models import catalogue
+from hybridgen.models.wan import Wan
+from hybridgen.models.wan_load import EXPERTS, empty_experts, fill, load_scheduler
+from hybridgen.plan import Clip, Plan
+from hybridgen.runtime.mesh import Mesh
+from hybridgen.runtime.sequence import Shard
+from hybridgen.strategies import registry
+from tests.tiny import tiny_job
+
+CPU = torch.device("cpu")
+
+
+def demo_plan(degrees: Degrees = Degrees(), dtype: str = "float32") -> Plan:
+    return Plan(catalogue.find("demo"), Clip(64, 64, 17, 20, 3.0), degrees, dtype=dtype, warmup=20)
+
+
+def loaded(plan: Plan, rank: int = 0, folder: Path = catalogue.DEMO_FOLDER) -> Wan:
+    """This rank's part of the demo, without a process group: loading talks to nobody."""
+    shard = Shard(plan.tokens, plan.layout.sequence_index(rank))
+    model = Wan(plan, empty_experts(plan, folder), load_scheduler(folder), tiny_job(plan).kernel, shard)
+    for strategy in registry.active(plan):
+        if strategy.name in ("tp", "pipefusion"):
+            strategy.apply(model, Mesh(plan.layout, rank), plan)
+    fill(model.experts, plan, folder, CPU)
+    return model
+
+
+def stock(name: str, dtype: str, folder: Path = catalogue.DEMO_FOLDER) -> dict[str, torch.Tensor]:
+    from diffusers import WanTransformer3DModel
+
+    model = WanTransformer3DModel.from_pretrained(folder, subfolder=name, dtype=getattr(torch, dtype))
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_rank_loads_what_from_pretrained_loads(dtype: str) -> None:
+    model = loaded(demo_plan(dtype=dtype))
+    for name, expert in zip(EXPERTS, model.experts, strict=True):
+        found = {**dict(expert.named_parameters()), **dict(expert.named_buffers())}
+        wanted = stock(name, dtype)
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            assert found[key].dtype == wanted[key].dtype and torch.equal(found[key], wanted[key]), key
+
+
+def test_a_checkpoint_in_several_files_is_read_through_its_index(tmp_path: Path) -> None:
+    from diffusers import WanTransformer3DModel
+
+    for name in EXPERTS:
+        whole = WanTransformer3DModel.from_pretrained(catalogue.DEMO_FOLDER, subfolder=name)
+        whole.save_pretrained(tmp_path / name, max_shard_size="1MB")
+    assert len(list((tmp_path / "transformer").glob("*.safetensors"))) > 2
+    (tmp_path / "scheduler").symlink_to(catalogue.DEMO_FOLDER / "scheduler")
+    (tmp_path / "model_index.json").symlink_to(catalogue.DEMO_FOLDER / "model_index.json")
+    model = loaded(demo_plan(Degrees(tp=2)), 1, tmp_path)
+    weight = stock("transformer", "float32")["blocks.1.attn1.to_q.weight"]
+    assert torch.equal(model.experts[0].blocks[1].attn1.to_q.weight, weight[64:])
+
+
+def test_tp_ranks_together_hold_the_model_once() -> None:
+    parts = [dict(loaded(demo_plan(Degrees(tp=2)), rank).experts[1].named_parameters()) for rank in range(2)]
+    for key, whole in stock("transformer_2", "float32").items():
+        if key not in parts[0]:
+            continue  # a buffer
+        a, b = parts[0][key], parts[1][key]
+        if a.shape == whole.shape:
+            assert torch.equal(a, whole) and torch.equal(b, whole), key
+        else:
+            dim = next(d for d in range(whole.dim()) if a.shape[d] != whole.shape[d])
+            assert torch.equal(torch.cat([a, b], dim), whole), key
+
+
+@pytest.mark.parametrize("degrees", [Degrees(tp=4), Degrees(pipefusion=4), Degrees(tp=2, pipefusion=2)], ids=str)
+def test_no_rank_reads_more_than_its_share(degrees: Degrees, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are shared out; what is left of the model is read by every rank."""
+    from hybridgen.models.wan_load import _Weights
+
+    read, counted = _Weights.read, [0]
+
+    def counting(self: Any, key: str, part: tuple[int, int, int] | None) -> torch.Tensor:
+        value = read(self, key, part)
+        counted[0] += value.numel()
+        return value
+
+    monkeypatch.setattr(_Weights, "read", counting)
+    plan = demo_plan(degrees)
+    model = loaded(plan, plan.world_size - 1)
+    facts = plan.facts.transformer
+    blocks, rest = facts.layers * facts.block_params, facts.params - facts.layers * facts.block_params
+    assert counted[0] == sum(p.numel() for expert in model.experts for p in expert.parameters())
+    assert counted[0] <= 2 * (1.02 * blocks / plan.world_size + rest)
