@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,10 @@ def test_counted_bytes_are_what_the_sockets_carry() -> None:
         traffic = Traffic()
         group = Group("test", (0, 1), context.rank, traffic, torch.distributed.group.WORLD)
         x = torch.zeros(2, 500_000)
-        kinds = {"all-to-all": lambda: group.all_to_all(x), "hop": lambda: group.start_shift(x)[1]()}
+        kinds: dict[str, Callable[[], object]] = {
+            "all-to-all": lambda: group.all_to_all(x),
+            "hop": lambda: group.start_shift(x)[1](),
+        }
         for act in kinds.values():  # connects
             act()
         before, totals = sum(traffic.sent.values()), {}
