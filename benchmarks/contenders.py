@@ -104,7 +104,7 @@ def prompt_embeds(facts: ModelFacts) -> list[Tensor]:
 def job_for(plan: Plan) -> Job:
     kernel = select("auto", "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
     nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, nowhere, quiet=True)
+    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 
 
 def denoiser(context: RankContext, plan: Plan) -> Contender:

@@ -32,7 +32,7 @@ def head(plan: Plan) -> list[str]:
     """What will be made and how, in three lines."""
     clip, facts, tokens = plan.clip, plan.facts, plan.tokens
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
-    if plan.branches == 2 and facts.experts == 2:
+    if plan.branches == 2 and len(set(clip.guidances)) == 2:
         guided += f" / {clip.guidances[1]:g}"
     shares = f"{tokens.tokens} tokens"
     if tokens.shards > 1:
@@ -54,7 +54,8 @@ def mesh(plan: Plan) -> list[str]:
     if not used:
         return []
     sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used)
-    lines = [f"mesh: {sizes} = {ranks(plan.world_size)}, {used[-1]} fastest", ""]
+    fastest = f", {used[-1]} fastest" if len(used) > 1 else ""
+    lines = [f"mesh: {sizes} = {ranks(plan.world_size)}{fastest}", ""]
     for outer in _places(layout, ("pipefusion", "tp")):
         blocks = [_block(layout, {**outer, **half}) for half in _places(layout, ("cfg",))]
         together = [_beside(blocks)] if sum(len(b[0]) for b in blocks) + 4 * len(blocks) <= WIDTH else blocks
@@ -93,7 +94,8 @@ def _block(layout: Layout, outer: dict[str, int]) -> list[str]:
     hidden = degrees.size(down) * degrees.size(across) - len(rows) * len(cols)
     if hidden:
         lines.append(f"{'':<{side}}  ... {hidden} more groups by the same rule")
-    lines.insert(0, " " * side + "  " + title)
+    if title:
+        lines.insert(0, " " * side + "  " + title)
     wide = max(map(len, lines))
     return [line.ljust(wide) for line in lines]
 
@@ -108,9 +110,10 @@ def _cell(layout: Layout, place: dict[str, int]) -> str:
     digits = len(str(layout.world_size - 1))
     if len(group) == 1:
         return f"{group[0]:>{digits}}"
-    stride = layout.stride("ulysses")
-    text = f"{group[0]:>{digits}}-{group[-1]:>{digits}}"
-    return text if stride == 1 else f"{text}/{stride}"
+    if layout.stride("ulysses") == 1:
+        return f"{group[0]:>{digits}}-{group[-1]:>{digits}}"
+    shown = group if len(group) <= 4 else [*group[:2], -1, group[-1]]
+    return " ".join(".." if rank < 0 else f"{rank:>{digits}}" for rank in shown)
 
 
 def _beside(blocks: list[list[str]]) -> list[str]:
@@ -150,7 +153,7 @@ def sends(plan: Plan) -> list[str]:
 def memory(plan: Plan) -> list[str]:
     """The estimate for rank 0."""
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan))
-    return [f"memory of rank 0, estimated: peak {size(peak(plan))} ({parts})"]
+    return [f"memory of rank 0, estimated: {size(peak(plan))} at the peak (not all at once: {parts})"]
 
 
 def whole(plan: Plan) -> list[str]:

@@ -37,13 +37,18 @@ def version(
         raise typer.Exit
 
 
+OF_THIS_MACHINE = ("device", "gpus-present", "model-unavailable")
+"""Rules that may be broken on one machine of a joined job alone."""
+
+
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 ran and failed, 2 cannot be, 130 Ctrl-C, 143 SIGTERM."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    # As an exception it runs the clean-up that kills the ranks.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="replace")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception it runs the clean-up that kills the ranks
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     sys.exit(call(sys.argv[1:]))
 
 
@@ -53,11 +58,15 @@ def call(arguments: list[str]) -> int:
         code: Any = app(arguments, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        text.say(*_usage(error))
+        if error.format_message():  # none: help was shown, since no verb was given
+            text.say(*_usage(error))
         return 2
     except RequestError as error:
-        if launcher.speaks():
-            text.say(*error.lines(["hybridgen", *arguments]))
+        here = launcher.place()
+        if launcher.speaks() or error.rule in OF_THIS_MACHINE:
+            where = f"rank {here.rank}: " if here and here.rank else ""
+            first, *rest = error.lines(["hybridgen", *arguments])
+            text.say(where + first, *rest)
         return 2
     except RunFailed as error:
         text.say(*error.lines())
@@ -67,9 +76,11 @@ def call(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort) as interrupt:
         text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
         return 130
-    except BrokenPipeError:
-        # The reader of our pipe went away (| head); nothing is left to say, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            text.say(f"error[system]: {error}")
         return 1
 
 

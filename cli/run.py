@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -12,13 +13,15 @@ from hybridgen import launcher
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
-from hybridgen.prepare import Outputs, prepare, repeat_command
+from hybridgen.outputs import Outputs
+from hybridgen.plan import Plan
+from hybridgen.prepare import prepare, repeat_command
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
 
 EXAMPLES = (
-    'Examples: hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 | '
-    "hybridgen run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run | "
+    'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
+    "hybridgen run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run\n\n"
     'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
 )
 OUTPUT = "Output"
@@ -41,7 +44,7 @@ def run(
         Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)
     ] = None,
     gpus: Annotated[
-        Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N", min=1)
+        Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N")
     ] = None,
     recipe: Annotated[
         Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")
@@ -59,6 +62,7 @@ def run(
 
     The path of the video goes to stdout, everything else to stderr.
     """
+    started = time.monotonic()
     chosen = compose(recipe, settings or [], flags)
     plan = resolve(chosen, gpus)
     quiet = quiet or not launcher.speaks()
@@ -68,44 +72,48 @@ def run(
     show = draw.whole if verbose else draw.head
     if not chosen.request.prompt:
         text.say(*show(plan))
-        raise _prompt_missing(plan.world_size)
+        raise _prompt_missing(plan)
     job = prepare(chosen, plan, Outputs(out, latents, report, preview, overwrite), quiet)
     if not quiet:
-        text.say(*show(plan), f"seed    {job.seed}     attention {job.kernel.name} on {job.device}", "")
+        text.say(*show(plan), f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
+        text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
 
     result = launch(job)
     if result is None:  # a rank of a job that another launcher started, and not the first
         return
-    if report is not None:
-        report.write_text(json.dumps(result, indent=2) + "\n")
     if not quiet:
-        text.say(*summary(result, repeat_command(chosen, job)))
+        waited = time.monotonic() - started
+        text.say(*summary(result, waited, repeat_command(chosen, job)))
     text.answer(str(job.output))
+    if report is not None:
+        report.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def _prompt_missing(world: int) -> RequestError:
+def _prompt_missing(plan: Plan) -> RequestError:
     return RequestError(
         "prompt-missing",
-        f"--prompt is missing; the plan is legal ({text.ranks(world)}), say what the clip shows",
-        tries=[{"p": "a lighthouse in a storm"}],
+        f"--prompt is missing; the plan is legal ({text.ranks(plan.world_size)}), say what the clip shows",
+        tries=[{"p": plan.facts.defaults.example}],
     )
 
 
-def summary(report: dict[str, Any], command: str) -> list[str]:
-    """Times, bytes, memory and the command that repeats the clip."""
-    times = report["timings_s"]
-    stages = ("load", "encode", "denoise", "decode", "write", "total")
+def summary(report: dict[str, Any], waited: float, command: str) -> list[str]:
+    """Times that add up to what the user waited, bytes, memory and the command that repeats the clip."""
+    times, memory = report["timings_s"], report["peak_memory_bytes"]
+    stages = {stage: times[stage] for stage in ("load", "encode", "denoise", "decode", "write")}
+    shown = {"start": max(waited - sum(stages.values()), 0.0), **stages, "total": waited}
+    most = max(memory)
+    lines = ["", "  ".join(f"{stage} {seconds:.1f} s" for stage, seconds in shown.items())]
     sent = _most(report["traffic_bytes"])
-    memory = report["peak_memory_bytes"]
-    lines = ["", "  ".join(f"{stage} {times[stage]:.1f} s" for stage in stages)]
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
     lines.append(
-        f"memory  peak {text.size(max(memory))} on rank {memory.index(max(memory))}, least {text.size(min(memory))}"
+        f"memory  {text.size(most)} at the peak on rank {memory.index(most)}, {text.size(min(memory))} on the least"
     )
-    lines.append(f"repeat  {command}")
-    return lines
+    if not report["plan"]["exact"]:
+        lines.append("note    approximate: after the warm-up pipefusion attends to K/V of the step before")
+    return [*lines, f"repeat  {command}"]
 
 
 def _most(ranks: list[dict[str, int]]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -35,8 +36,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
 
 def say(*lines: str) -> None:
     """To stderr, where everything goes that is not the answer."""
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody listens any more, which is no reason to end a run
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
 
 
 def answer(*lines: str) -> None:

@@ -16,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from hybridgen.api import generate
 
         return generate
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hybridgen")
     raise AttributeError(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
-from hybridgen.prepare import Outputs, prepare
+from hybridgen.outputs import Outputs
+from hybridgen.prepare import prepare
 from hybridgen.recipe import compose
 from hybridgen.recipe import options as known_options
 from hybridgen.resolve import resolve
@@ -26,15 +28,18 @@ def generate(
     """Make a clip; the report as `hybridgen run --report` writes it, with the video's path under "output".
 
     `options` are the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20.
-    Ranks are new processes, so a script needs the usual `if __name__ == "__main__":`.
+    Pairs may be tuples: size=(64, 64). Ranks are new processes, and every call starts its own.
 
     Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
     option.
     """
     names = {name for _, name, _ in known_options()}
     if unknown := sorted(options.keys() - names):
-        raise TypeError(f"generate() has no option {unknown[0]}; options are: {', '.join(sorted(names))}")
-    chosen = compose(Path(recipe) if recipe else None, [], {**options, "prompt": prompt})
+        close = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
+        raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
+    words = {name: "x".join(map(str, v)) if isinstance(v, tuple) else v for name, v in options.items()}
+    chosen = compose(Path(recipe) if recipe else None, [], {**words, "prompt": prompt})
     plan = resolve(chosen, gpus)
 
     def path(name: str | Path | None) -> Path | None:

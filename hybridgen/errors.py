@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Change = Mapping[str, str | None]
-"""Flags to set in a command, without dashes; None takes a flag away. {"ulysses": "8", "ring": None}"""
+"""Flags to set in a command, without dashes; None takes a flag away, "" is a flag without a value.
+
+{"ulysses": "8", "ring": None, "dry-run": ""}
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def changed(command: list[str], change: Change) -> list[str]:
                 words[at : at + width] = [] if value is None else [flag, value]
                 del open_changes[name]
                 break
-    return words + [w for name, value in open_changes.items() if value is not None for w in (_flag(name), value)]
+    return words + [w for name, value in open_changes.items() if value is not None for w in (_flag(name), value) if w]
 
 
 def _flag(name: str) -> str:

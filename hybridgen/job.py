@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.kernels import Kernel
+from hybridgen.outputs import part_of
 from hybridgen.plan import Plan
 
 
@@ -25,13 +26,25 @@ class Job:
     negative_prompt: str
     seed: int
     output: Path
-    latents_file: Path
-    """Where the final latents are written before decoding."""
-    keep_latents: bool = False
+    latents: Path | None = None
+    """Where the final latents are kept for the user."""
     preview: Path | None = None
+    overwrite: bool = False
+    owner: int = 0
+    """The process whose run this is; names unfinished files."""
     quiet: bool = False
     threads: int = 1
     """CPU threads of a rank."""
+
+    @property
+    def part(self) -> Path:
+        """The video before it is complete."""
+        return part_of(self.output, self.owner)
+
+    @property
+    def scratch(self) -> Path:
+        """The final latents until the video is complete, where they are not kept."""
+        return part_of(self.output.with_suffix(".latents.safetensors"), self.owner)
 
     def request(self) -> dict[str, Any]:
         """What was asked for, as data."""

@@ -159,6 +159,12 @@ def select(
     return kernel
 
 
+def check_name(name: str) -> None:
+    """Raise RequestError (attention-unknown) for a name that is neither "auto" nor a kernel's."""
+    if name != "auto":
+        _named(name)
+
+
 def _named(name: str) -> Kernel:
     for kernel in KERNELS:
         if kernel.name == name:

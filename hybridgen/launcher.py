@@ -21,6 +21,8 @@ class Place:
     address: str
     """Host and port where rank 0's key-value store is, or torchrun's agent's."""
     port: int
+    attempt: int
+    """How often torchrun has restarted the ranks."""
     agent_serves: bool
     """Whether torchrun's agent serves the store; else rank 0 must."""
 
@@ -38,16 +40,18 @@ def place() -> Place | None:
             int(env.get("LOCAL_RANK", env["RANK"])),
             env.get("MASTER_ADDR", "127.0.0.1"),
             int(env.get("MASTER_PORT", "29500")),
+            int(env.get("TORCHELASTIC_RESTART_COUNT") or 0),
             env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
-    if int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0"))
+    if int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        job, step = int(env.get("SLURM_JOB_ID") or 0), int(env.get("SLURM_STEP_ID") or 0)
         return Place(
             int(env["SLURM_PROCID"]),
             int(env["SLURM_STEP_NUM_TASKS"]),
             int(env.get("SLURM_LOCALID", "0")),
             env.get("MASTER_ADDR") or first_host(env["SLURM_STEP_NODELIST"]),
             int(env.get("MASTER_PORT") or 20000 + (job * 31 + step) % 20000),
+            0,
             False,
         )
     return None

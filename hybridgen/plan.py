@@ -46,7 +46,7 @@ class Plan:
     patches: int = 0
     """PipeFusion: pieces of the sequence; 0 means as many as stages."""
     warmup: int = 0
-    """PipeFusion: synchronous steps at the start."""
+    """PipeFusion: synchronous steps at the start of every expert, at least one."""
 
     @cached_property
     def layout(self) -> Layout:

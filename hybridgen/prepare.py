@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shlex
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.job import Job
 from hybridgen.kernels import select
+from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
 from hybridgen.planner.memory import peak
 from hybridgen.recipe import Recipe, flag_of, options
@@ -22,25 +20,17 @@ SMALL = 2**20
 a busy machine one that waits for its core holds up all (a demo clip took 20 s on two threads, 0.4 s on one)."""
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """Files that a run may write; None means not asked for (the video then gets a name)."""
-
-    video: Path | None = None
-    latents: Path | None = None
-    report: Path | None = None
-    preview: Path | None = None
-    overwrite: bool = False
-
-
 def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -> Job:
     """Everything a rank needs. Raises RequestError before anything starts."""
     request = recipe.request
     assert request.prompt
     seed = secrets.randbelow(2**32) if request.seed is None else request.seed
     video = outputs.video or default_name(request.prompt, seed)
-    latents = outputs.latents or latents_beside(video)
-    _check_outputs(replace(outputs, latents=latents))
+    for text in (request.prompt, request.negative_prompt or ""):
+        if text.encode("utf-8", "ignore").decode() != text:
+            raise RequestError("prompt", "the prompt is not valid UTF-8")
+    if launcher.speaks():  # the other ranks of a joined job take rank 0's files
+        check_outputs(outputs, video)
     device = device_of(recipe.runtime.device)
     merged = plan.degrees.cp > 1
     kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
@@ -54,9 +44,10 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         negative_prompt=negative,
         seed=seed,
         output=video,
-        latents_file=latents,
-        keep_latents=outputs.latents is not None,
+        latents=outputs.latents,
         preview=outputs.preview,
+        overwrite=outputs.overwrite,
+        owner=os.getpid(),
         quiet=quiet,
         threads=_threads(plan),
     )
@@ -69,52 +60,8 @@ def _threads(plan: Plan) -> int:
     return max(1, (os.cpu_count() or 1) // plan.world_size)
 
 
-def default_name(prompt: str, seed: int) -> Path:
-    """A file name from prompt and seed, with a counter if it is taken."""
-    slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
-    stem, count = f"{slug or 'clip'}-s{seed}", 1
-    path = Path(f"{stem}.mp4")
-    while path.exists() or latents_beside(path).exists():
-        count += 1
-        path = Path(f"{stem}-{count}.mp4")
-    return path
-
-
-def latents_beside(video: Path) -> Path:
-    """Where the final latents are kept until the video is complete."""
-    return video.with_suffix(".latents.safetensors")
-
-
-def _check_outputs(outputs: Outputs) -> None:
-    """Folders exist, endings are known, and nothing is overwritten unasked."""
-    endings = {"--out": ".mp4", "--latents": ".safetensors", "--report": ".json", "--preview": ".png"}
-    files = (outputs.video, outputs.latents, outputs.report, outputs.preview)
-    for (flag, ending), path in zip(endings.items(), files, strict=True):
-        if path is None:
-            continue
-        if path.suffix.lower() != ending:
-            near = path.with_suffix(ending)
-            raise RequestError(
-                "output-format",
-                f"{flag} {path} must end in {ending}; nearest: {near}",
-                tries=[{flag.removeprefix("--"): str(near)}],
-            )
-        if not path.absolute().parent.is_dir():
-            raise RequestError(
-                "output-folder",
-                f"{flag} {path}: the folder {path.parent} does not exist",
-                tries=[f"mkdir -p {shlex.quote(str(path.parent))}"],
-            )
-        if path.exists() and not outputs.overwrite:
-            raise RequestError(
-                "output-exists", f"{flag} {path} exists; give --overwrite to replace it, or another name"
-            )
-
-
 def device_of(asked: str | None) -> str:
     """cuda or cpu; cuda where there is one and nothing is said. Raises RequestError (device)."""
-    if asked not in (None, "auto", "cuda", "cpu"):
-        raise RequestError("device", f"--device {asked} is unknown; nearest: cuda, cpu")
     if asked == "cpu":
         return "cpu"
     import torch
@@ -145,11 +92,12 @@ def _check_machine(plan: Plan, device: str) -> None:
     needed = sum(peak(plan, rank) for rank in range(world))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
+        gpus = "a GPU" if world == 1 else f"{world} GPUs"
         raise RequestError(
             "memory",
-            f"{world} CPU rank{'s' if world > 1 else ''} of {plan.facts.name} need about {needed / 1e9:.0f} GB "
-            f"and this machine has {present / 1e9:.0f} GB; nearest: --model demo, or a machine with {world} GPUs",
-            tries=[f"hybridgen run --model {plan.facts.name} {plan.degrees.flags()} --dry-run"],
+            f"this machine has no {gpus} for the plan, and on its CPUs {plan.facts.name} would need about "
+            f"{needed / 1e9:.0f} GB of {present / 1e9:.0f} GB; nearest: --model demo",
+            tries=[{"dry-run": ""}],
         )
 
 

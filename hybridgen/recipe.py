@@ -33,7 +33,7 @@ class Request:
     steps: Optional[int] = option("Denoising steps.", metavar="N")
     guidance: Optional[float] = option("Guidance scale; 1 turns guidance off.", metavar="X")
     guidance_2: Optional[float] = option("Guidance scale of the low-noise expert.", metavar="X")
-    seed: Optional[int] = option("Seed of the noise; drawn, printed and recorded when open.", metavar="N")
+    seed: Optional[int] = option("Seed of the noise; without it one is drawn and printed.", metavar="N")
     fps: Optional[int] = option("Frames per second of the file; the model's own by default.", metavar="N")
 
 
@@ -51,7 +51,9 @@ class Parallel:
     vae: Optional[int] = option("Ranks that decode, laid over the others.", metavar="N")
     order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
-    warmup: Optional[int] = option("PipeFusion: synchronous steps at the start.", metavar="N")
+    warmup: Optional[int] = option(
+        "PipeFusion: synchronous steps at the start of every expert (default 1).", metavar="N"
+    )
 
 
 @dataclass
@@ -60,7 +62,9 @@ class Runtime:
 
     device: Optional[str] = option("cuda or cpu; cuda when there is one.", metavar="NAME")
     dtype: Optional[str] = option("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
-    attention: Optional[str] = option("Attention kernel; chosen when open.", metavar="NAME")
+    attention: Optional[str] = option(
+        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen when open.", metavar="NAME"
+    )
 
 
 @dataclass
@@ -68,7 +72,9 @@ class Recipe:
     """One run. `hardware`, `measured` and `notes` are evidence that a file carries; they change nothing."""
 
     schema: int = SCHEMA
-    model: Optional[str] = option("Short name, hub id or folder of a model.", metavar="NAME")
+    model: Optional[str] = option(
+        "demo, wan2.2 (default), wan2.1-14b, wan2.1-1.3b, a hub id or a folder.", metavar="NAME"
+    )
     request: Request = field(default_factory=Request)
     parallel: Parallel = field(default_factory=Parallel)
     runtime: Runtime = field(default_factory=Runtime)
@@ -115,20 +121,32 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
 
 
 def _setting(text: str) -> dict[str, Any]:
+    """{"request": {"steps": 20}} from "request.steps=20"; what a text field gets is taken as it stands."""
     from omegaconf import OmegaConf
 
-    if "=" not in text:
+    path, equals, value = text.partition("=")
+    if not equals:
         raise RequestError("recipe-key", f"--set {text} is not KEY=VALUE; write it as in --set request.steps=20")
-    found = OmegaConf.to_container(OmegaConf.from_dotlist([text]))
+    kinds = {f"{section}.{name}" if section else name: str(item.type) for section, name, item in options()}
+    try:
+        is_text = "str" in kinds.get(path, "") and "list" not in kinds.get(path, "")
+        parsed = OmegaConf.create({"value": value}) if is_text else OmegaConf.from_dotlist([f"value={value}"])
+        found = OmegaConf.to_container(parsed)
+    except Exception as error:  # noqa: BLE001 - whatever the parser makes of a user's text
+        raise RequestError("recipe-value", f"--set {text}: the value is not YAML") from error
     assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    nested: Any = found["value"]
+    for key in reversed(path.split(".")):
+        nested = {key: nested}
+    assert isinstance(nested, dict)
+    return nested
 
 
 def _read(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         node = yaml.compose(text)
         found = yaml.safe_load(text)
     except OSError as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
+from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
-from hybridgen.recipe import Parallel, Recipe, Request
+from hybridgen.recipe import Parallel, Recipe, Request, Runtime
 from hybridgen.strategies import registry
 from hybridgen.strategies.usp import rules as usp
+
+DEVICES = ("cuda", "cpu")
+MAX_RANKS = 65536
+"""More ranks than any machine room has; a typing error is cheaper than their arithmetic."""
 
 RULES = {
     "gpus-product": "Every rank has one place in the mesh, so the degrees multiply to the number of ranks. The VAE's "
@@ -30,11 +36,10 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
     """
     facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
     parallel = recipe.parallel
+    _check_runtime(recipe.runtime)
     clip = clip_of(recipe.request, facts)
     degrees = degrees_of(parallel)
     dtype = recipe.runtime.dtype or facts.defaults.dtype
-    if dtype not in ITEMSIZE:
-        raise RequestError("dtype", f"--dtype {dtype} is unknown; nearest: {', '.join(ITEMSIZE)}")
     plan = Plan(
         facts,
         clip,
@@ -42,14 +47,26 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
         order_of(parallel.order, degrees),
         dtype,
         parallel.patches or 0,
-        parallel.warmup or 0,
+        1 if parallel.warmup is None else parallel.warmup,
     )
     check(plan, gpus)
     return plan
 
 
+def _check_runtime(runtime: Runtime) -> None:
+    """Raise RequestError for a name that does not exist."""
+    if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
+        raise RequestError("dtype", f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}")
+    if runtime.device is not None and runtime.device not in DEVICES:
+        raise RequestError("device", f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}")
+    if runtime.attention is not None:
+        kernels.check_name(runtime.attention)
+
+
 def check(plan: Plan, gpus: int | None = None) -> None:
     """Raise RequestError for the first rule that the plan breaks."""
+    if plan.world_size > MAX_RANKS:
+        raise RequestError("ranks", f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")
     broken = registry.violations(plan)
     if broken:
         raise RequestError.of(broken[0])
@@ -81,7 +98,15 @@ def degrees_of(parallel: Parallel) -> Degrees:
     given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
     for name, value in given.items():
         if value < 1:
-            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1")
+            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+    for name in ("patches", "warmup"):
+        value = getattr(parallel, name)
+        if value is not None and given.get("pipefusion", 1) == 1:
+            raise RequestError(
+                "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
+            )
+        if value is not None and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
     if parallel.usp is not None:
         if "ulysses" in given or "ring" in given:
             other = "ulysses" if "ulysses" in given else "ring"
@@ -147,6 +172,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             RULES["frames"],
             [{"frames": str(low + stride)}],
         )
+    _check_positions(facts, width, height, frames)
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:
         raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1")
@@ -162,6 +188,21 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     return Clip(width, height, frames, steps, *guidance_of(request, facts), request.fps or defaults.fps)
 
 
+def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:
+    """Raise RequestError (positions) for a clip larger than the model's rotary tables."""
+    _, latent_frames, rows, columns = facts.latent_shape(width, height, frames)
+    limit, (patch_t, patch_h, patch_w) = facts.transformer.max_positions, facts.transformer.patch
+    multiple_w, multiple_h = facts.size_multiple
+    if rows // patch_h > limit or columns // patch_w > limit:
+        near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
+        message = f"--size {width}x{height} is beyond the {limit} positions of {facts.name}; nearest: {near}"
+        raise RequestError("positions", message, tries=[{"size": near}])
+    if latent_frames // patch_t > limit:
+        most = (limit * patch_t - 1) * facts.vae.stride_time + 1
+        message = f"--frames {frames} is beyond the {limit} positions of {facts.name}; nearest: {most}"
+        raise RequestError("positions", message, tries=[{"frames": str(most)}])
+
+
 def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
     """Guidance of the first and the second expert; the second follows the first unless it is given.
 
@@ -172,6 +213,15 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
             "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
         )
     defaults = facts.defaults
+    for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
+        if value is not None and not math.isfinite(value):
+            raise RequestError("guidance", f"--{flag} {value} is no scale; nearest: {defaults.guidance:g}")
+    if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
+        raise RequestError(
+            "guidance-2",
+            f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
+            tries=[{"guidance-2": None}],
+        )
     if request.guidance is not None:
         first = request.guidance
         second = first if request.guidance_2 is None else request.guidance_2

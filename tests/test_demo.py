@@ -11,7 +11,8 @@ from examples.train_demo.clips import CAPTIONS
 from hybridgen.job import Job
 from hybridgen.models import catalogue
 from hybridgen.models.wan_load import TextEncoder
-from hybridgen.prepare import Outputs, prepare
+from hybridgen.outputs import Outputs
+from hybridgen.prepare import prepare
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
 from hybridgen.runtime.denoise import denoise

@@ -131,17 +131,47 @@ def test_ranks_do_not_outlive_a_killed_launcher(long_run: Run) -> None:
     assert gone(long_run.ranks)
 
 
-def test_latents_survive_a_failed_decode(tmp_path: Path) -> None:
-    """ffmpeg fails: the latents are on disk and named, and there is no half of a video."""
+STAGES = {
+    "load text encoder": "import hybridgen.runtime.worker as w; w.TextEncoder = fail",
+    "load": "import hybridgen.runtime.worker as w; w.fill = fail",
+    "keep latents": "import safetensors.torch as w; w.save = fail",
+    "decode": "import hybridgen.runtime.decode as w; w.VideoWriter.add = fail",
+    "write": "import hybridgen.runtime.decode as w; w.VideoWriter.close = fail",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_failure_in_any_stage_names_it_and_keeps_what_was_done(stage: str, tmp_path: Path) -> None:
+    """Rank 0 of 2 raises; latents that were done are on disk and named, and there is no half of a video."""
     program = (
-        "import hybridgen.runtime.decode as w\n"
-        "def fail(*_): raise RuntimeError('the decoder gave up')\n"
-        "w.VideoWriter.add = fail\n"
+        "def fail(*_, **__): raise ValueError('it gave up')\n"
+        f"{STAGES[stage]}\n"
         "from hybridgen.cli.main import main; main()\n"
     )
-    flags = ["run", "--model", "demo", "-p", "a red circle moves right", "--steps", "2", "--out", "clip.mp4"]
+    flags = "run --model demo -p x --ring 2 --vae 2 --steps 2 --out clip.mp4".split()
     done = subprocess.run([sys.executable, "-c", program, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("error[") == 1 and done.stdout == ""
+    assert "error[rank-lost]: rank" in done.stderr and f"failed in {stage}" in done.stderr
+    assert "ValueError: it gave up" in done.stderr
+    kept = ["clip.latents.safetensors"] if stage in ("decode", "write") else []
+    assert [path.name for path in tmp_path.iterdir()] == kept
+    assert ("kept: clip.latents.safetensors" in done.stderr) == bool(kept)
+
+
+def test_a_lost_rank_of_a_joined_job_is_reported_once(tmp_path: Path) -> None:
+    """Two torchrun ranks, of which one raises while the other waits for it."""
+    program = (
+        "import os\n"
+        "def fail(*_, **__): raise ValueError('it gave up')\n"
+        "import hybridgen.runtime.worker as w\n"
+        "if os.environ['RANK'] == '1': w.fill = fail\n"
+        "from hybridgen.cli.main import main; main()\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    flags = "run --model demo -p x --ring 2 --steps 2 --out clip.mp4".split()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"]
+    done = subprocess.run([*launcher, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "error[rank-lost]: rank 0 of 1" in done.stderr and "the decoder gave up" in done.stderr
-    assert "kept: clip.latents.safetensors" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["clip.latents.safetensors"]
+    assert done.stderr.count("error[rank-lost]") == 1
+    assert "rank 1 of 2" in done.stderr and "ValueError: it gave up" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]

@@ -46,11 +46,10 @@ def files(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the one-rank run's files: clip.mp4, .safetensors, .json, .png, and its stderr in log.txt."""
+    """A folder with the one-rank run's files: clip.mp4, .safetensors,"""
     folder = tmp_path_factory.mktemp("alone")
     done = hybridgen(folder, "--model", "demo", *files("clip"))
     assert done.stdout == "clip.mp4\n"
-    (folder / "log.txt").write_text(done.stderr)
     return folder
 
 
@@ -161,8 +160,8 @@ def test_equal_requests_make_equal_files(alone: Path, tmp_path: Path) -> None:
     assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
 
 
-def test_a_log_gets_lines_from_one_rank(alone: Path) -> None:
-    log = (alone / "log.txt").read_text()
+def test_a_log_gets_lines_from_one_rank(tmp_path: Path) -> None:
+    log = hybridgen(tmp_path, "--model", "demo", "--ring", "2", "--out", "clip.mp4").stderr
     assert "\r" not in log and "\x1b" not in log
     stages = [line.split()[0] for line in log.splitlines() if line.endswith(" s") and not line.startswith("load 0")]
     assert [s for s in stages if s in ("load", "encode", "denoise", "decode", "write")][:5] == [
@@ -238,3 +237,70 @@ def test_the_wrong_number_of_joined_ranks_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error[world-size]: the launcher started 2 ranks and the plan has 4")
+
+
+@pytest.mark.parametrize("words", ["--pipefusion 2 --warmup 4 --dtype bfloat16", "--ulysses 2 --vae 2"])
+def test_a_scheduler_that_keeps_the_models_dtype(words: str, tmp_path: Path) -> None:
+    """Flow-match Euler gives latents in the prediction's dtype."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    folder = tmp_path / "euler"
+    folder.mkdir()
+    for part in ("text_encoder", "tokenizer", "transformer", "transformer_2", "vae"):
+        (folder / part).symlink_to(DEMO_FOLDER / part)
+    FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
+    index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
+    index["scheduler"] = ["diffusers", "FlowMatchEulerDiscreteScheduler"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    shared = f"--model {folder} --size 64x64 --frames 17 --guidance 3 --steps 4".split()
+    dtype = ["--dtype", "bfloat16" if "bfloat16" in words else "float32"]
+    hybridgen(tmp_path, *shared, *dtype, *files("one"))
+    hybridgen(tmp_path, *shared, *dtype, *words.split(), *files("two"))
+    one, two = latents(tmp_path / "one.safetensors"), latents(tmp_path / "two.safetensors")
+    assert torch.equal(one, stock(folder, dtype[1], 4).float())
+    assert error(two, one) <= (0.02 if "bfloat16" in words else 1e-5)
+
+
+def test_a_scheduler_with_noise_of_its_own_is_refused(tmp_path: Path) -> None:
+    from hybridgen.errors import RequestError
+    from hybridgen.models.catalogue import from_folder
+
+    index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
+    index["scheduler"] = ["diffusers", "DDPMScheduler"]
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(RequestError, match="DDPMScheduler"):
+        from_folder(tmp_path)
+
+
+def test_no_environment_variable_changes_the_kernel(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "DIFFUSERS_ATTN_BACKEND", "_native_math")
+    hybridgen(tmp_path, "--model", "demo", *files("clip"))
+    assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
+
+
+def test_files_of_others_survive_an_overwrite(tmp_path: Path) -> None:
+    hybridgen(tmp_path, "--model", "demo", "--steps", "1", "--out", "c.mp4", "--latents", "c.latents.safetensors")
+    before = (tmp_path / "c.latents.safetensors").read_bytes()
+    hybridgen(tmp_path, "--model", "demo", "--steps", "2", "--out", "c.mp4", "--overwrite")
+    assert (tmp_path / "c.latents.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.latents.safetensors", "c.mp4"]
+
+
+def test_generate_needs_no_guard(tmp_path: Path) -> None:
+    """From standard input: there is no script that ranks could import."""
+    program = (
+        "import hybridgen\n"
+        "print(hybridgen.generate('a red circle moves right', 'g.mp4', model='demo', cfg=2, steps=1)['output'])\n"
+    )
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0 and done.stdout == "g.mp4\n", done.stderr
+
+
+def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hybridgen run --model demo -p x --seed 1 --steps 2 --cfg 2 --out"
+    for name, redirect in (("a", ">&- 2>&-"), ("b", "2>&1 | head -1")):
+        subprocess.run(f"{command} {name}.mp4 {redirect}", shell=True, cwd=tmp_path, env=ENVIRONMENT, timeout=120)
+        assert (tmp_path / f"{name}.mp4").exists(), redirect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hybridgen.traffic import SETUP, by_strategy
 from tests.ranks import run_ranks
 from tests.tiny import CLIP, run_plan, tiny_plan
 
+TRIES = 7
 UNEVEN = Clip(48, 48, 5, 2, 4.0)
 
 PLANS = [
@@ -61,21 +63,26 @@ def test_counted_bytes_are_what_the_sockets_carry() -> None:
         traffic = Traffic()
         group = Group("test", (0, 1), context.rank, traffic, torch.distributed.group.WORLD)
         x = torch.zeros(2, 500_000)
-        group.all_to_all(x)  # connects
-        torch.distributed.barrier()
-        seen, counted, totals = loopback_bytes(), sum(traffic.sent.values()), []
-        for kind in ("all-to-all", "hop"):
-            torch.distributed.barrier()
-            if kind == "hop":
-                group.start_shift(x)[1]()
-            else:
-                group.all_to_all(x)
-            torch.distributed.barrier()
-            totals.append(loopback_bytes() - seen)
-            seen = loopback_bytes()
-        return sum(traffic.sent.values()) - counted, totals[0], totals[1]
+        kinds: dict[str, Callable[[], object]] = {
+            "all-to-all": lambda: group.all_to_all(x),
+            "hop": lambda: group.start_shift(x)[1](),
+        }
+        for act in kinds.values():  # connects
+            act()
+        before, totals = sum(traffic.sent.values()), {}
+        for kind, act in kinds.items():
+            least = 2**62  # others may use the device, too: the quietest of some tries counts
+            for _ in range(TRIES):
+                torch.distributed.barrier()
+                seen = loopback_bytes()
+                torch.distributed.barrier()
+                act()
+                torch.distributed.barrier()
+                least = min(least, loopback_bytes() - seen)
+            totals[kind] = least
+        return sum(traffic.sent.values()) - before, totals["all-to-all"], totals["hop"]
 
     (counted, all_to_all, hop), _ = run_ranks(2, exchange)
-    assert counted == 2_000_000 + 4_000_000
+    assert counted == TRIES * (2_000_000 + 4_000_000)
     assert all_to_all == pytest.approx(2 * 2_000_000, rel=0.05)
     assert hop == pytest.approx(2 * 4_000_000, rel=0.05)

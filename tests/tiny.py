@@ -155,7 +155,7 @@ def tiny_plan(degrees: Degrees, clip: Clip = CLIP, dtype: str = "float32", **cha
 def tiny_job(plan: Plan, attention: str = "auto") -> Job:
     kernel = select(attention, "cpu", plan.dtype, TRANSFORMER.head_dim, plan.degrees.cp > 1)
     nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, nowhere, quiet=True)
+    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 
 
 def run_plan(plan: Plan, attention: str = "auto") -> Outcome:

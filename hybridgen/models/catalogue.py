@@ -14,6 +14,7 @@ from hybridgen.errors import RequestError
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 
 DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "checkpoint"
+SCHEDULERS = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
 
 WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
@@ -56,7 +57,9 @@ MODELS = (
     ),
 )
 
-DEMO_DEFAULTS = RequestDefaults(width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32")
+DEMO_DEFAULTS = RequestDefaults(
+    width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32", example="a red circle moves right"
+)
 
 
 def names() -> list[str]:
@@ -83,7 +86,7 @@ def find(name: str) -> ModelFacts:
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names()[:4])}"
     raise RequestError(
         "unknown-model",
-        f"--model {name} is no known model, hub id in the local cache, or folder in diffusers layout; {hint}",
+        f"--model {name} is no known model, downloaded hub id, or folder in diffusers layout; {hint}",
         tries=(f"hybridgen run --model {close[0] if close else 'demo'} --dry-run",),
     )
 
@@ -105,6 +108,13 @@ def from_folder(folder: Path) -> ModelFacts:
             f"--model {folder} holds a {kind}; this version runs WanPipeline text-to-video checkpoints "
             "(Wan 2.1 1.3B and 14B, Wan 2.2 T2V A14B)",
         )
+    scheduler = index["scheduler"][1]
+    if scheduler not in SCHEDULERS:
+        raise RequestError(
+            "unsupported-scheduler",
+            f"--model {folder} steps with {scheduler}; this version knows {' and '.join(SCHEDULERS)}",
+            "A scheduler must act on every number alone, since each rank steps its own part of the latents.",
+        )
     config = _json(folder / "transformer" / "config.json", folder)
     vae = _json(folder / "vae" / "config.json", folder)
     patch = config["patch_size"]
@@ -123,6 +133,7 @@ def from_folder(folder: Path) -> ModelFacts:
             out_channels=config["out_channels"],
             patch=(patch[0], patch[1], patch[2]),
             freq_dim=config["freq_dim"],
+            max_positions=config["rope_max_seq_len"],
         ),
         vae=_vae_facts(vae, folder),
         experts=2 if two_experts else 1,
@@ -150,7 +161,7 @@ def _vae_facts(config: dict[str, Any], folder: Path) -> VaeFacts:
 
 def _json(path: Path, folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RequestError(
             "unreadable-model",

@@ -22,6 +22,8 @@ class TransformerFacts:
     patch: tuple[int, int, int] = (1, 2, 2)
     freq_dim: int = 256
     cross_attention: bool = True
+    max_positions: int = 1024
+    """Positions along time, height and width that the rotary tables hold, in tokens."""
 
     @property
     def hidden(self) -> int:
@@ -91,6 +93,8 @@ class RequestDefaults:
     fps: int = 16
     negative_prompt: str = ""
     dtype: str = "bfloat16"
+    example: str = "a lighthouse in a storm"
+    """A prompt that the model understands."""
 
 
 @dataclass(frozen=True)

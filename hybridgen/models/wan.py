@@ -26,6 +26,8 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 """Attention over one block of keys: q, k, v, and which cp blocks k and v hold, in order -> (out, lse)."""
 
+Remember = Callable[[Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
+"""What was just exchanged, k, v [B, n, H, D] of some cp blocks -> all that is known of those blocks."""
 
 Normed = tuple[Any, Tensor]
 """A norm module and what it is to be applied to, [B, S, inner]."""
@@ -125,6 +127,13 @@ class Wan:
         """The blocks that this rank runs."""
         self.norm: Callable[..., list[Tensor]] = lambda *pairs: [norm(x) for norm, x in pairs]
         """Norms over all heads, of pairs (Normed)."""
+        self.layer = 0
+        """The block that runs now."""
+        self.branch = 0
+        """The branch that runs now."""
+        self.patches = plan.tokens.patches
+        """Pieces of the sequence in the tensors that run now: all, or 1 where PipeFusion runs one patch."""
+        self.remember: Remember = lambda k, v, blocks: (k, v)
         self.attend: Attend = self.attend_blocks
         self.attention: Attention = self.local_attention
         self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
@@ -135,7 +144,7 @@ class Wan:
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
         for block in self.blocks():
             block.attn2.set_processor(TextAttention(self))
-        if kernel.name != "sdpa" or shard.tokens.padded > shard.tokens.tokens:  # the stock processors mask nothing
+        if kernel.name != "sdpa" or not shard.whole:  # the stock processors mask and remember nothing
             self.wrap_attention(lambda attention: attention)
 
     @property
@@ -157,12 +166,14 @@ class Wan:
 
     def attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(out, lse) over the real tokens of some cp blocks; padding stands last and is left out."""
+        k, v = self.remember(k, v, blocks)
         width = self.plan.degrees.ulysses
         num_keys = sum(self.plan.tokens.valid_local(block * width, width) for block in blocks)
         return attend(self.kernel, q, k[:, :num_keys], v[:, :num_keys])
 
     def local_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All keys are here; padding at their end is left out."""
+        k, v = self.remember(k, v, [0])
         valid = self.shard.tokens.tokens
         return attend_plain(self.kernel, q, k[:, :valid], v[:, :valid])
 
@@ -206,8 +217,8 @@ class Wan:
     def run_blocks(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
         """Hidden state [1, local, D] through this rank's blocks."""
         blocks = self.experts[step.expert].blocks
-        for layer in self.layers:
-            hidden = blocks[layer](hidden, condition.text, condition.modulation, condition.rope)
+        for self.layer in self.layers:
+            hidden = blocks[self.layer](hidden, condition.text, condition.modulation, condition.rope)
         return hidden
 
     def keep_layers(self, layers: range) -> None:

@@ -47,7 +47,10 @@ def empty_experts(plan: Plan, folder: Path) -> list[Any]:
 
     with init_empty_weights():  # buffers, such as rope tables, are made
         configs = [WanTransformer3DModel.load_config(folder, subfolder=name) for name in EXPERTS[: plan.facts.experts]]
-        return [WanTransformer3DModel.from_config(config).eval() for config in configs]
+        experts = [WanTransformer3DModel.from_config(config).eval() for config in configs]
+    for expert in experts:
+        expert.set_attention_backend("native")  # whatever DIFFUSERS_ATTN_BACKEND says
+    return experts
 
 
 def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parameter:

@@ -40,7 +40,7 @@ def legal_plans(template: Plan, world: int) -> list[Plan]:
     """The legal plans for `world` ranks, everything but the degrees as in the template."""
     plans = []
     for degrees in degree_sets(world):
-        plan = with_vae(replace(template, degrees=degrees, warmup=template.clip.steps))
+        plan = with_vae(replace(template, degrees=degrees))
         if not registry.violations(plan):
             plans.append(plan)
     return plans

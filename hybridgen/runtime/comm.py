@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,6 +52,8 @@ class Group:
         self.traffic.watch(f"{self.strategy} {name}")
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise PeerLost(f"{self.strategy} {name}: {str(error).splitlines()[0]}") from error
 
@@ -91,6 +94,18 @@ class Group:
             dist.gather(x, out, dst=self.ranks[0], group=self.handle)
         # A process group counts its members by global rank, whatever order they were named in.
         return out and [out[sorted(self.ranks).index(rank)] for rank in self.ranks]
+
+    def gather_objects(self, thing: Any) -> list[Any]:
+        """Every rank's small object on the first rank; [] elsewhere. Not counted: it is no tensor."""
+        out = [None] * self.size if self.rank == 0 else None
+        with self._exchange("gather", 0):
+            dist.gather_object(thing, out, dst=self.ranks[0], group=self.handle)
+        return out or []
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        with self._exchange("barrier", 0):
+            dist.barrier(group=self.handle)
 
     def start_shift(self, x: Tensor) -> tuple[Tensor, Callable[[], None]]:
         """Begin to send x to the next rank and to receive as much from the one before: (buffer, wait).

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import numpy as np
 from torch import Tensor
 
 from hybridgen.models.wan import Wan
+from hybridgen.outputs import part_of
 from hybridgen.runtime.rank import Rank
+from hybridgen.runtime.ranks import LATENTS_DONE
 from hybridgen.runtime.video import VideoWriter, contact_sheet
 
 
 def keep_latents(rank: Rank, latents: Tensor) -> str:
-    """Put the latents on disk before decoding can fail; their SHA-256."""
+    """Put the latents on disk, whole, before decoding can fail; their SHA-256."""
     from safetensors.torch import save
 
     job = rank.job
+    rank.say("keep latents")
     host = latents.float().cpu().contiguous()
     digest = hashlib.sha256(host.numpy().tobytes()).hexdigest()
     about = {"model": job.plan.facts.name, "seed": str(job.seed), "prompt": job.prompt, "sha256": digest}
-    job.latents_file.write_bytes(save({"latents": host}, metadata=about))
+    target = job.latents or job.scratch
+    part = part_of(target, job.owner)
+    try:
+        with part.open("wb") as file:
+            file.write(save({"latents": host}, metadata=about))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    rank.context.mark(LATENTS_DONE)
     return digest
 
 
@@ -29,14 +43,14 @@ def decode(rank: Rank, model: Wan, latents: Tensor | None, digest: str) -> None:
     if rank.mesh.vae() is None:
         return
     chunks = model.decode(latents)
+    rank.say("decode")
     if not rank.first:
-        rank.say("decode")
         for _ in chunks:
             pass
         return
     job, clip, kept = rank.job, rank.job.plan.clip, []
     with rank.stage("decode"):
-        writer = VideoWriter(job.output, clip.width, clip.height, clip.fps, job.tags(digest))
+        writer = VideoWriter(job.output, job.part, (clip.width, clip.height), clip.fps, job.tags(digest), job.overwrite)
         for chunk in chunks:
             assert chunk is not None
             frames = chunk.cpu().numpy()

@@ -47,5 +47,6 @@ def gather_latents(rank: Rank, model: Wan, x: Tensor) -> Tensor | None:
     if group is None:
         return None
     rank.say("gather latents")
+    x = x.float()  # some schedulers give latents in the model's dtype; in fp32 they are the same numbers
     shards = group.gather(x) if group.size > 1 else [x]
     return model.to_latents(shards) if shards is not None and rank.first else None

@@ -12,6 +12,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hybridgen.runtime.ranks import RankContext
 
+PATIENCE = timedelta(days=1)
+"""How long a collective waits. Ranks wait for rank 0 while it decodes; a death is seen by the launcher, not by this."""
+
 
 def init_process_group(context: RankContext, device: torch.device) -> None:
     """Join the other ranks: NCCL between GPUs, gloo between CPUs."""
@@ -20,7 +23,7 @@ def init_process_group(context: RankContext, device: torch.device) -> None:
         store=PrefixStore("ranks", context.store or _local_store(context)),
         rank=context.rank,
         world_size=context.world,
-        timeout=timedelta(minutes=10),
+        timeout=PATIENCE,
         device_id=device if device.type == "cuda" else None,
     )
 

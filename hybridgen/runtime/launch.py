@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 from hybridgen import launcher
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.job import Job
-from hybridgen.runtime.ranks import LINE, RankContext, Status, cause_of, run_local
+from hybridgen.outputs import free_name
+from hybridgen.runtime.ranks import GRACE, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.runtime.video import remove_parts
 
 
@@ -32,14 +35,19 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     method = start_method or ("fork" if job.device == "cpu" else "spawn")
     if method == "fork":
         _import_once()
+    kept: list[str] = []
+
+    def clean_up(folder: Path) -> None:
+        remove_parts(job.part)
+        kept.extend(_keep_latents(job, folder))
+
     try:
-        world, clean_up = job.plan.world_size, partial(remove_parts, job.output)
-        reports = run_local(world, partial(_work, job=job), start_method=method, on_exit=clean_up)
+        reports = run_local(job.plan.world_size, partial(_work, job=job), start_method=method, on_exit=clean_up)
     except RunFailed as failure:
-        failure.notes += _kept_latents(job)
+        failure.notes += tuple(kept)
         raise
     except KeyboardInterrupt as interrupt:
-        for note in _kept_latents(job):
+        for note in kept:
             interrupt.add_note(note)
         raise
     report: dict[str, Any] = reports[0]
@@ -63,9 +71,20 @@ def _import_once() -> None:
     assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker
 
 
-def _kept_latents(job: Job) -> tuple[str, ...]:
-    """A note on the final latents, if they were done before the run ended."""
-    return (f"kept: {job.latents_file} (the final latents)",) if job.latents_file.exists() else ()
+def _keep_latents(job: Job, folder: Path) -> list[str]:
+    """Give final latents that an ended run left behind a name of their own, and say so.
+
+    `folder` is the ranks' own: the mark in it tells that the latents are of this run, and complete.
+    """
+    if not (folder / LATENTS_DONE).exists():
+        return []
+    if job.latents is not None:
+        return [f"kept: {job.latents} (the final latents)"]
+    if not job.scratch.exists():  # the run came to its end
+        return []
+    name = free_name(job.output.with_suffix(".latents.safetensors"), ".latents.safetensors")
+    job.scratch.rename(name)
+    return [f"kept: {name} (the final latents)"]
 
 
 def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
@@ -78,21 +97,42 @@ def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
             "they must be equal",
         )
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.distributed_c10d import PrefixStore
 
     serves = rank == 0 and not place.agent_serves
-    store = TCPStore(place.address, place.port, world, serves) if world > 1 else None
+    store = None
+    if world > 1:
+        # An agent's store outlives a restart of the ranks; what a lost attempt wrote must not be read.
+        store = PrefixStore(f"hybridgen/{place.attempt}", TCPStore(place.address, place.port, world, serves))
     status = Status(bytearray(LINE), 0)
-    with tempfile.TemporaryDirectory(prefix="hybridgen-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
+        context = RankContext(rank, world, place.local_rank, Path(name), status, store)
         try:
-            context = RankContext(rank, world, place.local_rank, Path(folder), status, store)
-            return _work(context, _agree(job, rank, store))
-        except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once, by the rank it began with
+            job = _agree(job, rank, store)
+            return _work(context, job)
+        except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once
             cause = cause_of(error, rank, status.read(0))
+            if cause.secondary and not _first_to_report(store):
+                _leave(1)
+            raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
+        finally:
             if rank == 0:
-                remove_parts(job.output)
-            if cause.secondary:
-                sys.exit(1)
-            raise cause.failure(world, _kept_latents(job)) from error
+                remove_parts(job.part)
+
+
+def _first_to_report(store: Any) -> bool:
+    """Whether this rank, which lost a peer, is the one to say so: the cause itself gets a moment to speak first."""
+    time.sleep(GRACE)
+    try:
+        return int(store.add("reports", 1)) == 1
+    except RuntimeError:  # rank 0 served the store, and is gone: better said twice than not at all
+        return True
+
+
+def _leave(code: int) -> None:
+    """End without unwinding: a process group's destructor may wait for peers that are gone."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _agree(job: Job, rank: int, store: Any) -> Job:
@@ -100,7 +140,7 @@ def _agree(job: Job, rank: int, store: Any) -> Job:
     if store is None:
         return job
     if rank == 0:
-        store.set("hybridgen/job", pickle.dumps(job))
-    agreed = pickle.loads(store.get("hybridgen/job"))
+        store.set("job", pickle.dumps(job))
+    agreed = pickle.loads(store.get("job"))
     assert isinstance(agreed, Job)
     return agreed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,15 @@ class Mesh:
         ranks = self.layout.group(self.rank, [axis])
         handle = self.device_mesh.get_group(axis) if self.device_mesh and len(ranks) > 1 else None
         return Group(strategy, tuple(ranks), ranks.index(self.rank), self.traffic, handle)
+
+    def way_back(self, strategy: str) -> Group:
+        """The ranks of this one's pipeline once more, with a communicator of its own.
+
+        NCCL orders what two ranks send each other within a communicator, so hidden states that go forward and
+        latents that come back would wait for each other in one.
+        """
+        forward = self.group("pipefusion", strategy)
+        return replace(forward, handle=self.overlays.get(f"way back {forward.ranks[0]}"))
 
     def _overlay(self, name: str, ranks: list[int], strategy: str) -> Group | None:
         if self.rank not in ranks:
@@ -62,4 +71,7 @@ def build_mesh(layout: Layout, rank: int, device_type: str) -> Mesh:
     for name, members in (("sequence", layout.sequence_group(0)), ("vae", layout.vae_ranks())):
         # new_group is collective over the world: every rank calls it, members or not.
         mesh.overlays[name] = dist.new_group(members) if len(members) > 1 else None
+    if layout.degrees.pipefusion > 1:
+        for members in layout.groups("pipefusion"):
+            mesh.overlays[f"way back {members[0]}"] = dist.new_group(members)
     return mesh

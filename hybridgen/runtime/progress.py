@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 LOG_SECONDS = 30.0
@@ -82,12 +83,16 @@ class Progress:
         )
 
     def _rewrite(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        _write(f"\r\x1b[K{text}")
 
     def _print(self, text: str) -> None:
         start = "\r\x1b[K" if self.mode == "bar" else ""
-        sys.stderr.write(f"{start}{text}\n")
+        _write(f"{start}{text}\n")
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, AttributeError):  # nobody listens any more, which is no reason to end a run
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

@@ -20,17 +20,23 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hybridgen.errors import RunFailed
 
+LATENTS_DONE = "latents"
+"""Mark of a run whose final latents are on disk."""
 LINE = 96
 """Bytes of a rank's status line."""
+CONSEQUENCES = ("DistBackendError", "AcceleratorError")
+"""Errors in which a dead peer shows on a GPU outside of a collective's call."""
 GRACE = 2.0
 """Seconds to wait for a first cause once some rank has failed."""
 
@@ -83,6 +89,10 @@ class RankContext:
     store: Any = None
     """torch.distributed's key-value store of a job that torchrun or srun started; run_local's ranks make their own."""
 
+    def mark(self, name: str) -> None:
+        """Leave a mark that outlives this rank, such as that the latents are on disk."""
+        (self.folder / name).touch()
+
 
 def run_local(
     world: int,
@@ -90,12 +100,13 @@ def run_local(
     *,
     start_method: str = "fork",
     deadline: float | None = None,
-    on_exit: Callable[[], None] = lambda: None,
+    on_exit: Callable[[Path], None] = lambda folder: None,
 ) -> list[Any]:
     """Run main(context) on `world` ranks of this machine and return their results, by rank.
 
     "fork" shares what this process has imported; main may then be any callable. Raises RunFailed naming the first
-    rank that failed; nothing is left running, however this function ends. `deadline` is in seconds.
+    rank that failed; nothing is left running, however this function ends. `deadline` is in seconds; on_exit is given
+    the ranks' scratch folder at the end.
     """
     context = multiprocessing.get_context(start_method)
     lines = context.RawArray(ctypes.c_char, LINE * world)
@@ -111,24 +122,35 @@ def run_local(
             for process in processes:
                 process.join()
             lifeline.close()
-            on_exit()
+            on_exit(folder)
 
 
 def _start(
     context: BaseContext, world: int, main: Callable[[RankContext], Any], folder: Path, status: Status
 ) -> tuple[list[BaseProcess], Any]:
     """The processes, and the lifeline: its write end is open in this process alone, and when it closes, ranks die."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     reader, writer = context.Pipe(duplex=False)
     processes: list[BaseProcess] = []
     for rank in range(world):
         given = RankContext(rank, world, rank, folder, Status(status.lines, rank))
         process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
-        process.start()
+        with _no_main_module():
+            process.start()
         processes.append(process)
     reader.close()
     return processes, writer
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A process that is not forked would run the user's script again, of which ranks need nothing."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: Any, writer: Any) -> None:
@@ -136,18 +158,25 @@ def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: A
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     writer.close()
     threading.Thread(target=_die_with_parent, args=(reader,), daemon=True).start()
+    given.status.say("start")
     code = 0
     try:
         result = main(given)
         _write(given.folder / f"result-{given.rank}", pickle.dumps(result))
     except BaseException as error:  # noqa: BLE001 - everything ends a rank, and everything is reported
         cause = cause_of(error, given.rank, given.status.read(given.rank))
-        _write(given.folder / f"cause-{given.rank}", json.dumps(asdict(cause)).encode())
+        with suppress(OSError):  # where the disk is full, the status line must do
+            _write(given.folder / f"cause-{given.rank}", json.dumps(asdict(cause)).encode())
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     # No unwinding: destructors of a process group may wait for peers that are gone.
     os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError, ValueError):  # it may be closed, or have no reader any more
+            stream.flush()
 
 
 def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
@@ -160,7 +189,7 @@ def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
         rank,
         doing,
         f"{name}: {text}" if text else name,
-        isinstance(error, PeerLost),
+        isinstance(error, PeerLost) or name in CONSEQUENCES,
         time.time(),
         socket.gethostname(),
         "".join(traceback.format_exception(error)),
@@ -217,4 +246,5 @@ def _cause(rank: int, process: BaseProcess, folder: Path, status: Status) -> Cau
         return None
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
-    return Cause(rank, status.read(rank), how + hint, False, 0.0, socket.gethostname())
+    aborted = code == -signal.SIGABRT  # NCCL's watchdog ends a rank so when a peer is gone
+    return Cause(rank, status.read(rank), how + hint, aborted, 0.0, socket.gethostname())

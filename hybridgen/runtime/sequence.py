@@ -54,8 +54,8 @@ class Shard:
 
     @property
     def whole(self) -> bool:
-        """Whether this rank holds every token, unpadded and in order."""
-        return self.tokens.padded == self.tokens.tokens and self.tokens.shards == 1
+        """Whether this rank holds every token in one piece."""
+        return self.tokens.shards == 1 and self.tokens.patches == 1
 
     def take(self, full: Tensor, dim: int = 1) -> Tensor:
         """This rank's rows of a full sequence along `dim`, padded with zeros to the shard's size."""

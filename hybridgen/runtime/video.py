@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,17 @@ class VideoWriter:
     frames and tags give the same bytes.
     """
 
-    def __init__(self, path: Path, width: int, height: int, fps: float, tags: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path, part: Path, size: tuple[int, int], fps: float, tags: dict[str, str], overwrite: bool = False
+    ) -> None:
+        """part: where it is written meanwhile; size: width and height in pixels."""
         import imageio_ffmpeg
 
-        self.path, self.part = path, part_of(path)
-        self.tags_file = self.part.with_suffix(".tags")
-        self.tags_file.write_text(ffmetadata(tags))
+        width, height = size
+        # Absolute, since ffmpeg would read "a:b.mp4" as a protocol.
+        self.path, self.part, self.overwrite = path, part.absolute(), overwrite
+        self.tags_file = tags_of(self.part)
+        self.tags_file.write_text(ffmetadata(tags), encoding="utf-8")
         command = [
             *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error"),
             *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:g}", "-i", "-"),
@@ -63,19 +70,24 @@ class VideoWriter:
         self.tags_file.unlink(missing_ok=True)
         if self.ffmpeg.returncode or self.error:
             self.part.unlink(missing_ok=True)
-            raise RuntimeError(f"ffmpeg could not write {self.path}: {words.decode(errors='replace').strip()}")
-        self.part.rename(self.path)
+            said = words.decode(errors="replace").strip() or f"exit code {self.ffmpeg.returncode}"
+            raise RuntimeError(f"ffmpeg could not write {self.path}: {said}")
+        if self.overwrite:
+            self.part.replace(self.path)
+        else:
+            os.link(self.part, self.path)  # unlike a rename, it fails when another run has taken the name meanwhile
+            self.part.unlink()
 
 
-def part_of(path: Path) -> Path:
-    """Where a file is written before it is complete."""
-    return path.with_name(f".{path.name}.part")
+def tags_of(part: Path) -> Path:
+    return part.with_suffix(".tags")
 
 
-def remove_parts(path: Path) -> None:
+def remove_parts(part: Path) -> None:
     """Remove what an interrupted VideoWriter left."""
-    for leftover in (part_of(path), part_of(path).with_suffix(".tags")):
-        leftover.unlink(missing_ok=True)
+    for leftover in (part, tags_of(part)):
+        with suppress(OSError):
+            leftover.unlink()
 
 
 def ffmetadata(tags: dict[str, str]) -> str:

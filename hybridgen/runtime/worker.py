@@ -85,15 +85,16 @@ def share_embeddings(rank: Rank, embeds: Tensor | None) -> list[Tensor]:
 def finish(rank: Rank, digest: str, started: float) -> dict[str, Any] | None:
     """Collect every rank's traffic and memory on rank 0 and leave together."""
     rank.say("finish")
+    world = rank.mesh.world()
     mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
-    everyone: list[Any] = [mine] * rank.context.world
+    everyone = [mine]
     if rank.context.world > 1:
-        dist.gather_object(mine, everyone if rank.first else None)
-        dist.barrier()
+        everyone = world.gather_objects(mine)
+        world.barrier()
         dist.destroy_process_group()
     if not rank.first:
         return None
-    if not rank.job.keep_latents:
-        rank.job.latents_file.unlink()
+    if rank.job.latents is None:
+        rank.job.scratch.unlink()
     rank.seconds["total"] = time.perf_counter() - started
     return rank.job.report(rank.seconds, rank.steps, everyone, digest)

@@ -55,10 +55,10 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     """Replace the model's attention over local keys by the two-dimensional one."""
     # Along a row of ranks the column changes: the group of the axis "col" holds the ranks of one row.
     query_group, key_group = mesh.group("col", "attention2d"), mesh.group("row", "attention2d")
-    (rows, cols), col, patches = plan.degrees.attn2d, mesh.coordinate("col"), plan.tokens.patches
+    (rows, cols), col = plan.degrees.attn2d, mesh.coordinate("col")
     blocks = [row * cols + col for row in range(rows)]
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, patches)
+        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, model.patches)
 
     model.wrap_attention(lambda _: attention)

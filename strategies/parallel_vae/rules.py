@@ -40,7 +40,7 @@ def violations(plan: Plan) -> Iterator[Violation]:
     half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
     legal = [v for v in {*range(1, half + 1), world} if v <= rows]
     if not 1 <= width <= half and width != world:
-        limit = f"not between 1 and {half}, the ranks of the run"
+        limit = f"not between 1 and {half}, the ranks of the run" if half > 1 else "more than the one rank of the run"
         if world > half:
             limit = f"neither between 1 and {half} (the ranks of one cfg half) nor all {world} ranks"
         yield not_legal("vae-width", "vae", width, f"is {limit}", legal)

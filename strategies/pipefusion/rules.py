@@ -11,8 +11,6 @@ from hybridgen.traffic import Message, Term
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
-    "pipefusion-warmup": "Steps after the warm-up attend K/V of the step before. This version runs the synchronous "
-    "steps only, so the warm-up must cover all steps (the result is then exact).",
 }
 
 
@@ -21,13 +19,6 @@ def violations(plan: Plan) -> Iterator[Violation]:
     if stages > layers:
         complaint = f"is more than the {layers} blocks of {plan.facts.name}"
         yield not_legal("pipefusion-layers", "pipefusion", stages, complaint, range(1, layers + 1))
-    if stages > 1 and plan.warmup < plan.clip.steps:
-        yield Violation(
-            "pipefusion-warmup",
-            f"--pipefusion {stages} with --warmup {plan.warmup} would run stale steps, which this version cannot; "
-            f"nearest: --warmup {plan.clip.steps} (all steps)",
-            ({"warmup": str(plan.clip.steps)},),
-        )
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

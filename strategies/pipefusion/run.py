@@ -1,49 +1,167 @@
-"""PipeFusion at work, synchronous steps: every stage runs its blocks, branches follow each other through the stages.
+"""PipeFusion at work: every stage runs its blocks; after the warm-up one patch of tokens at a time.
 
-hidden state [1, local, D] of one branch -> next stage; the last stage guides and steps x and sends it to the first
+A synchronous step sends the hidden state [1, local, D] of every branch through the stages and fills the K/V buffers.
+In the others a patch [1, local / patches, D] attends to fresh K/V of itself and of the patches before it, and to K/V
+of the step before for the rest; a patch of the next step starts while others of this one are still under way.
+The last stage guides and steps x and sends it back to the first. Source: arXiv 2405.14430.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Step, Wan
+from hybridgen.models.wan import Condition, Step, Wan
 from hybridgen.plan import Plan
+from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
-    """Replace how a pass runs through the blocks and where the step is made."""
-    group = mesh.group("pipefusion", "pipefusion")
-    stage, last = group.rank, group.size - 1
-    model.keep_layers(plan.blocks(mesh.rank))
-    local_step = model.advance
+class Buffers:
+    """K and V of all patches, by branch, layer and cp blocks; what is fresh replaces what is a step old.
 
-    def predict(x: Tensor, step: Step) -> list[Tensor]:
-        predictions, in_flight = [], []
-        for branch in model.branches:
-            condition = model.condition(step, branch)
-            if stage == 0:
-                hidden = model.embed(x, step.expert)
-            else:
-                shape = (1, plan.tokens.local_size, plan.facts.transformer.hidden)
-                hidden = group.receive(torch.empty(shape, dtype=model.dtype, device=model.device), stage - 1)
-            hidden = model.run_blocks(hidden, step, condition)
-            if stage == last:
-                predictions.append(model.head(hidden, step, condition))
-            else:
-                in_flight.append(group.send(hidden, stage + 1))
-        for wait in in_flight:
-            wait()
-        return predictions
+    They belong to one expert: each of its first steps is synchronous and fills them anew, in the same memory.
+    """
 
-    def advance(x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
-        if stage == last:
-            x = local_step(x, predictions, step)
-            group.send(x, 0)()
-        elif stage == 0:
-            group.receive(x, last)
+    def __init__(self, model: Wan, patches: int) -> None:
+        self.model, self.patches = model, patches
+        self.patch: int | None = None
+        """The patch that runs now; None while all run together."""
+        self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def remember(self, k: Tensor, v: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """k, v [B, n, H, D] of all patches, or of the one that runs now -> those of all patches, patch by patch."""
+        key = (self.model.branch, self.model.layer, *blocks)
+        if self.patch is None:
+            if key in self.kept:
+                for kept, fresh in zip(self.kept[key], (k, v), strict=True):
+                    kept.copy_(fresh)
+            else:
+                self.kept[key] = k.clone(), v.clone()
+            return k, v
+        for kept, fresh in zip(self.kept[key], (k, v), strict=True):
+            kept.unflatten(1, (self.patches, -1))[:, self.patch] = fresh  # type: ignore[no-untyped-call]
+        return self.kept[key]
+
+
+class Pipeline:
+    """One stage at work: the model's predict and advance while PipeFusion is on."""
+
+    def __init__(self, model: Wan, plan: Plan, forward: Group, back: Group) -> None:
+        self.model, self.plan, self.forward, self.back = model, plan, forward, back
+        self.stage, self.last = forward.rank, forward.size - 1
+        self.patches = plan.tokens.patches
+        self.buffers = Buffers(model, self.patches)
+        self.schedulers: list[object] = []
+        """One a patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
+        self.owed = 0
+        """Patches of x, the last of the sequence, that the first stage has not fetched yet."""
+        self.in_flight: list[Callable[[], None]] = []
+        self.sync_left, self.expert = 0, -1
+
+    def predict(self, x: Tensor, step: Step) -> list[Tensor]:
+        """A whole step; x becomes its successor on the last stage at once, on the first when it is fetched."""
+        if step.expert != self.expert:  # buffers of the other expert say nothing
+            self.expert, self.sync_left = step.expert, max(self.plan.warmup, 1)
+        if self.stage == self.last and not self.schedulers:
+            self.schedulers = [copy.deepcopy(self.model.scheduler) for _ in range(self.patches)]
+        if self.sync_left:
+            self.sync_left -= 1
+            self.fetch_all(x)
+            self.run(x, step, None)
+        else:
+            for patch in range(self.patches):
+                self.fetch(x, patch)
+                self.run(x, step, patch)
+        self.owed = self.patches if self.stage == 0 else 0
+        return []
+
+    def run(self, x: Tensor, step: Step, patch: int | None) -> None:
+        """Send all patches together, or one, through this stage, branch by branch, and step them on the last."""
+        self.buffers.patch = patch
+        self.model.patches = self.patches if patch is None else 1
+        part = x if patch is None else self.piece(x, patch)
+        length = self.plan.tokens.local_size if patch is None else self.plan.tokens.shard_size
+        predictions = []
+        for branch in self.model.branches:
+            self.model.branch = branch
+            condition = self.condition(step, branch, patch)
+            hidden = self.model.embed(part, step.expert) if self.stage == 0 else self.receive(length)
+            hidden = self.model.run_blocks(hidden, step, condition)
+            if self.stage == self.last:
+                predictions.append(self.model.head(hidden, step, condition))
+            else:
+                self.in_flight.append(self.forward.send(hidden, self.stage + 1))
+        if self.stage == self.last:
+            prediction = self.model.guide(predictions, step)
+            for index in range(self.patches) if patch is None else [patch]:
+                own = self.piece(prediction, index) if patch is None else prediction
+                self.step_patch(x, own, step, index)
+        self.settle()
+
+    def step_patch(self, x: Tensor, prediction: Tensor, step: Step, patch: int) -> None:
+        """One scheduler step of one patch, in place, and on its way to the first stage."""
+        piece = self.piece(x, patch)
+        scheduler = self.schedulers[patch]
+        piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
+        self.in_flight.append(self.back.send(piece.clone(), 0))
+
+    def fetch(self, x: Tensor, patch: int) -> None:
+        """On the first stage: take what the last stage made of a patch in the step before."""
+        if self.owed:
+            piece = self.piece(x, patch)
+            piece.copy_(self.back.receive(torch.empty_like(piece, memory_format=torch.contiguous_format), self.last))
+            self.owed -= 1
+
+    def fetch_all(self, x: Tensor) -> None:
+        for patch in range(self.patches - self.owed, self.patches):
+            self.fetch(x, patch)
+
+    def receive(self, length: int) -> Tensor:
+        """The hidden state of `length` tokens from the stage before."""
+        shape = (1, length, self.plan.facts.transformer.hidden)
+        buffer = torch.empty(shape, dtype=self.model.dtype, device=self.model.device)
+        return self.forward.receive(buffer, self.stage - 1)
+
+    def condition(self, step: Step, branch: int, patch: int | None) -> Condition:
+        whole = self.model.condition(step, branch)
+        if patch is None:
+            return whole
+        cos, sin = (self.piece(table, patch) for table in whole.rope)
+        return replace(whole, rope=(cos, sin))
+
+    def piece(self, x: Tensor, patch: int) -> Tensor:
+        """This rank's rows of a patch, a view of [1, local, ...]; all of x when there is one patch."""
+        if self.patches == 1:
+            return x
+        size = self.plan.tokens.shard_size
+        return x[:, patch * size : (patch + 1) * size]
+
+    def settle(self) -> None:
+        """Wait for what was sent longest ago, so that no more than one step's messages are in flight."""
+        limit = 2 * self.patches
+        while len(self.in_flight) > limit:
+            self.in_flight.pop(0)()
+
+    def advance(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
+        """x was stepped patch by patch already; after the last step nothing stays in flight."""
+        if step.index == self.plan.clip.steps - 1:
+            self.fetch_all(x)
+            for wait in self.in_flight:
+                wait()
+            self.in_flight.clear()
+            self.model.patches = self.patches
         return x
 
-    model.predict, model.advance = predict, advance
+
+def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+    """Keep this stage's blocks, and replace how a step is made."""
+    model.keep_layers(plan.blocks(mesh.rank))
+    pipeline = Pipeline(model, plan, mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion"))
+    model.predict, model.advance = pipeline.predict, pipeline.advance
+    if not plan.exact:
+        model.remember = pipeline.buffers.remember

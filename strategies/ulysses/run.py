@@ -40,11 +40,12 @@ def gather_heads(out: Tensor, group: Group, patches: int) -> Tensor:
 
 def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
     """Wrap the model's attention in the two exchanges."""
-    group, patches = mesh.group("ulysses", "ulysses"), plan.tokens.patches
+    group = mesh.group("ulysses", "ulysses")
 
     def wrap(inner: Attention) -> Attention:
         def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return gather_heads(inner(*scatter_heads(q, k, v, group, patches)), group, patches)
+            out = inner(*scatter_heads(q, k, v, group, model.patches))
+            return gather_heads(out, group, model.patches)
 
         return attention
 

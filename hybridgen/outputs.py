@@ -1,0 +1,85 @@
+"""The files of a run: their names, and whether they can be written. No torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridgen.errors import RequestError
+
+ENDINGS = {"out": ".mp4", "latents": ".safetensors", "report": ".json", "preview": ".png"}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files that a run may write; None means not asked for (the video then gets a name)."""
+
+    video: Path | None = None
+    latents: Path | None = None
+    report: Path | None = None
+    preview: Path | None = None
+    overwrite: bool = False
+
+
+def part_of(path: Path, owner: int) -> Path:
+    """Where a run writes a file before it is complete; `owner` is its process, so that two runs do not meet."""
+    return path.with_name(f".{path.name}.{owner}.part")
+
+
+def default_name(prompt: str, seed: int) -> Path:
+    """A file name from prompt and seed, with a counter if it is taken."""
+    slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
+    return free_name(Path(f"{slug or 'clip'}-s{seed}.mp4"), ".mp4")
+
+
+def free_name(path: Path, ending: str) -> Path:
+    """The path, or the first with a counter before its ending that does not exist."""
+    stem, count, free = path.name.removesuffix(ending), 1, path
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{stem}-{count}{ending}")
+    return free
+
+
+def check_outputs(outputs: Outputs, video: Path) -> None:
+    """Endings are known, folders can be written, no two are one file, nothing is overwritten unasked.
+
+    Raises RequestError: output-format, output-folder, output-exists, output-twice.
+    """
+    files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
+    for name, path in files.items():
+        if path is not None:
+            _check_ending(name, path)
+            _check_folder(name, path)
+            if path.is_dir() or (path.exists() and not outputs.overwrite):
+                what = "is a folder; give" if path.is_dir() else "exists; give --overwrite to replace it, or"
+                raise RequestError("output-exists", f"--{name} {path} {what} another name")
+
+
+def _check_ending(name: str, path: Path) -> None:
+    ending = ENDINGS[name]
+    if path.suffix.lower() != ending:
+        near = str(path.with_suffix(ending)) if path.name else f"clip{ending}"
+        raise RequestError(
+            "output-format", f"--{name} {path} must end in {ending}; nearest: {near}", tries=[{name: near}]
+        )
+
+
+def _check_folder(name: str, path: Path) -> None:
+    """Try to write beside the file."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise RequestError(
+            "output-folder",
+            f"--{name} {path}: the folder {path.parent} does not exist",
+            tries=[f"mkdir -p {shlex.quote(str(path.parent))}"],
+        )
+    probe = part_of(path, os.getpid())
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RequestError("output-folder", f"--{name} {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,187 @@
+"""PipeFusion with stale K/V is what a simulation in one process says, on any number of stages and beside anything."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.models.wan import rotate
+from hybridgen.plan import Clip
+from hybridgen.runtime.sequence import patchify, unpatchify
+from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
+from tests.tiny import FACTS, SEED, TRANSFORMER, experts, prompt_embeds, run_plan, scheduler, stock_latents, tiny_plan
+
+LIMIT = 1e-5
+CLIP = Clip(64, 64, 17, 7, 4.0, 3.0)  # 80 tokens
+UNEVEN = Clip(48, 80, 5, 7, 4.0, 3.0)  # 30 tokens
+Key = tuple[int, int]
+
+
+class Remembering:
+    """Self-attention over K/V of all patches, of which `span` is fresh."""
+
+    def __init__(self, kept: dict[Key, tuple[Tensor, Tensor]], layer: int) -> None:
+        self.kept, self.layer, self.branch, self.span = kept, layer, 0, slice(None)
+
+    def __call__(self, attn: Any, hidden: Tensor, _: None, __: None, rope: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = attn.norm_q(attn.to_q(hidden)), attn.norm_k(attn.to_k(hidden)), attn.to_v(hidden)
+        q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, v))
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        key = (self.branch, self.layer)
+        if self.span == slice(None):
+            self.kept[key] = k.clone(), v.clone()
+        else:
+            self.kept[key][0][:, self.span], self.kept[key][1][:, self.span] = k, v
+        k, v = self.kept[key]
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
+        return attn.to_out[0](out.flatten(2))  # type: ignore[no-any-return]
+
+
+def forward(expert: Any, tokens: Tensor, time: Tensor, branch: int, span: slice, shape: Any) -> Tensor:
+    """One pass of tokens [1, n, C] that stand at `span` of the sequence; diffusers' modules, called one by one."""
+    cos, sin = expert.rope(torch.empty(1, *shape, device="meta"))
+    conv, embedder = expert.patch_embedding, expert.condition_embedder
+    hidden = F.linear(tokens, conv.weight.permute(0, 2, 3, 4, 1).flatten(1), conv.bias)
+    temb, modulation, text, _ = embedder(time.expand(1), prompt_embeds()[branch])
+    for block in expert.blocks:
+        block.attn1.processor.branch, block.attn1.processor.span = branch, span
+        hidden = block(hidden, text, modulation.unflatten(1, (6, -1)), (cos[:, span], sin[:, span]))
+    shift, scale = (expert.scale_shift_table + temb.unsqueeze(1)).chunk(2, dim=1)
+    return expert.proj_out(expert.norm_out(hidden) * (1 + scale) + shift)  # type: ignore[no-any-return]
+
+
+@lru_cache
+@torch.no_grad()
+def simulated(clip: Clip, patch_size: int, warmup: int) -> Tensor:
+    """The final latents of PipeFusion in one process, patches of so many tokens."""
+    shape = FACTS.latent_shape(clip.width, clip.height, clip.frames)
+    x = patchify(torch.randn((1, *shape), generator=torch.Generator().manual_seed(SEED)), TRANSFORMER.patch)
+    models, kept = copy.deepcopy(experts()), dict[Key, tuple[Tensor, Tensor]]()
+    for model in models:
+        for layer, block in enumerate(model.blocks):
+            block.attn1.set_processor(Remembering(kept, layer))
+    spans = [slice(start, min(start + patch_size, x.shape[1])) for start in range(0, x.shape[1], patch_size)]
+    steppers = [scheduler() for _ in spans]
+    for stepper in steppers:
+        stepper.set_timesteps(clip.steps)
+        stepper.set_begin_index(0)
+    sync, last = 0, -1
+    for time in steppers[0].timesteps:
+        which = 0 if time >= 875 else 1
+        if which != last:
+            last, sync = which, max(warmup, 1)
+        rounds = [slice(None)] if sync else spans
+        sync = max(sync - 1, 0)
+        for span in rounds:
+            cond, uncond = (forward(models[which], x[:, span], time, b, span, shape) for b in (0, 1))
+            prediction = uncond + clip.guidances[which] * (cond - uncond)
+            for stepper, own in zip(steppers, spans, strict=True):
+                if span == slice(None) or span == own:
+                    part = prediction[:, own] if span == slice(None) else prediction
+                    x[:, own] = stepper.step(part, time, x[:, own].clone(), return_dict=False)[0]
+    return unpatchify(x, shape, TRANSFORMER.patch)
+
+
+STALE = [
+    (Degrees(pipefusion=2), 2, 1),
+    (Degrees(pipefusion=2), 4, 1),
+    (Degrees(pipefusion=2), 1, 1),
+    (Degrees(pipefusion=2), 3, 2),
+    (Degrees(cfg=2, pipefusion=2), 2, 1),
+    (Degrees(pipefusion=2, ulysses=2), 2, 1),
+    (Degrees(pipefusion=2, ring=2), 2, 1),
+    (Degrees(pipefusion=2, attn2d=(2, 1)), 2, 1),
+    (Degrees(pipefusion=2, attn2d=(1, 2)), 4, 1),
+    (Degrees(pipefusion=2, tp=2), 4, 1),
+    (Degrees(pipefusion=2, ulysses=2, attn2d=(2, 1)), 2, 1),
+    (Degrees(cfg=2, pipefusion=2, tp=2), 2, 1),
+]
+
+
+@pytest.mark.parametrize("clip", [CLIP, UNEVEN], ids=["80 tokens", "30 tokens"])
+@pytest.mark.parametrize(("degrees", "patches", "warmup"), STALE, ids=lambda x: str(x))
+def test_stale_steps_equal_the_simulation(degrees: Degrees, patches: int, warmup: int, clip: Clip) -> None:
+    plan = tiny_plan(degrees, clip, patches=patches, warmup=warmup)
+    assert not plan.exact
+    assert run_plan(plan).error(simulated(clip, plan.tokens.patch_size, warmup)) <= LIMIT
+
+
+def test_more_stages_than_two() -> None:
+    from dataclasses import replace
+
+    facts = replace(FACTS, transformer=replace(TRANSFORMER, layers=4))
+    plan = tiny_plan(Degrees(pipefusion=4), facts=facts, warmup=CLIP.steps, patches=3)
+    assert run_plan(plan).error(stock_latents(layers=4)) <= LIMIT
+
+
+def test_staleness_is_real() -> None:
+    """One patch is exact; more are not, or the tests above would prove nothing."""
+    exact = stock_latents(CLIP)
+    errors = [
+        ((simulated(CLIP, size, warmup) - exact).norm() / exact.norm()).item() for size, warmup in ((80, 1), (40, 1))
+    ]
+    assert errors[0] <= LIMIT and errors[1] >= 100 * LIMIT
+
+
+def stale_before_warm_up(patch: pytest.MonkeyPatch) -> None:
+    """The second expert reads the first one's buffers."""
+    predict = Pipeline.predict
+
+    def never_again(self: Pipeline, x: Tensor, step: Any) -> list[Tensor]:
+        if step.index:
+            self.expert = step.expert
+        return predict(self, x, step)
+
+    patch.setattr(Pipeline, "predict", never_again)
+
+
+def patches_swapped(patch: pytest.MonkeyPatch) -> None:
+    remember = Buffers.remember
+
+    def other(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
+        here = self.patch
+        self.patch = None if here is None else self.patches - 1 - here
+        try:
+            return remember(self, k, v, blocks)
+        finally:
+            self.patch = here
+
+    patch.setattr(Buffers, "remember", other)
+
+
+def buffer_of_the_other_branch(patch: pytest.MonkeyPatch) -> None:
+    remember = Buffers.remember
+
+    def one_for_both(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
+        branch, self.model.branch = self.model.branch, 0
+        try:
+            return remember(self, k, v, blocks)
+        finally:
+            self.model.branch = branch
+
+    patch.setattr(Buffers, "remember", one_for_both)
+
+
+def one_scheduler_for_all_patches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(copy, "deepcopy", lambda x: x)
+
+
+@pytest.mark.parametrize(
+    "plant", [stale_before_warm_up, patches_swapped, buffer_of_the_other_branch, one_scheduler_for_all_patches]
+)
+def test_a_fault_is_seen(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tiny_plan(Degrees(pipefusion=2), CLIP, patches=2, warmup=1)
+    reference = simulated(CLIP, plan.tokens.patch_size, 1)
+    plant(monkeypatch)
+    try:
+        found = run_plan(plan).error(reference)
+    except Exception:
+        return  # it failed outright, which is seen, too
+    assert found >= 100 * LIMIT
