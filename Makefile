@@ -10,6 +10,7 @@ CLIP := demo-clip.mp4
 
 # Dependencies are installed again only when their lists change.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): 1.6 GB and a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
@@ -17,7 +18,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 --vae 2 \
 		--out $(CLIP) --preview $(CLIP:.mp4=.png) --overwrite
-	@echo "The video is $(CURDIR)/$(CLIP), its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
+	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q
