@@ -61,14 +61,10 @@ def inputs(case: Case, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
     q = torch.randn(case.batch, case.queries, case.heads, case.head_dim, device=DEVICE, dtype=dtype)
     if case.strided:
-        buffer = torch.randn(case.batch, 2 * case.keys, 2, case.key_heads, case.head_dim, device=DEVICE).to(
-            dtype
-        )
+        buffer = torch.randn(case.batch, 2 * case.keys, 2, case.key_heads, case.head_dim, device=DEVICE).to(dtype)
         k, v = buffer[:, 3 : 3 + case.keys].unbind(2)
     else:
-        k, v = torch.randn(
-            2, case.batch, case.keys, case.key_heads, case.head_dim, device=DEVICE, dtype=dtype
-        )
+        k, v = torch.randn(2, case.batch, case.keys, case.key_heads, case.head_dim, device=DEVICE, dtype=dtype)
     return q, k, v
 
 
@@ -87,9 +83,7 @@ def errors(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[f
 
 
 def milliseconds(function: Callable[[], object]) -> float:
-    return (
-        1e3 * Timer("function()", globals={"function": function}).blocked_autorange(min_run_time=0.2).median
-    )
+    return 1e3 * Timer("function()", globals={"function": function}).blocked_autorange(min_run_time=0.2).median
 
 
 def row(label: str, kernel: Kernel, case: Case, dtype: str) -> tuple[str, bool]:
@@ -109,11 +103,7 @@ def row(label: str, kernel: Kernel, case: Case, dtype: str) -> tuple[str, bool]:
 
 def kernel_rows() -> Iterator[tuple[str, bool]]:
     for kernel in KERNELS:
-        if (
-            not kernel.lse
-            or DEVICE not in kernel.devices
-            or (kernel.package and not is_installed(kernel.package))
-        ):
+        if not kernel.lse or DEVICE not in kernel.devices or (kernel.package and not is_installed(kernel.package)):
             continue
         for dtype in kernel.dtypes:
             for case in SMALL + (ON_CPU if DEVICE == "cpu" else LARGE if dtype == "bfloat16" else ()):
@@ -144,9 +134,7 @@ def merge_rows() -> Iterator[str]:
 def main() -> int:
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     print(f"{where}; torch {torch.__version__}; cuDNN {CUDNN}\n")
-    print(
-        "| kernel | dtype | case | out error | LSE error | ms | TFLOPS | |\n|---|---|---|---|---|---|---|---|"
-    )
+    print("| kernel | dtype | case | out error | LSE error | ms | TFLOPS | |\n|---|---|---|---|---|---|---|---|")
     all_right = True
     for line, right in kernel_rows():
         print(line, flush=True)

@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -125,7 +125,7 @@ def measure(case: Case, size: Size, repeat: int, patience: int) -> Result:
     cores = sorted(os.sched_getaffinity(0))
     assert len(cores) >= 2, "two ranks need two cores"
 
-    def main(context: RankContext) -> Result:
+    def main(context: RankContext) -> tuple[list[tuple[float, ...]], float]:
         core, split = cores[context.rank], case.degrees.world > 1
         os.sched_setaffinity(0, {core})
         shard, tries = Shard(size.plan(case.degrees).tokens, context.rank), 0
@@ -138,10 +138,10 @@ def measure(case: Case, size: Size, repeat: int, patience: int) -> Result:
                 if turn.others <= CALM or tries > patience:
                     turns.append(turn)
         dist.barrier()
-        return Result(turns, apart)
+        return [astuple(turn) for turn in turns], apart  # ranks know no class of this script, nor send one
 
-    ranks: list[Result] = run_local(2, main)
-    return Result(ranks[0].turns, max(rank.difference for rank in ranks))
+    ranks = run_local(2, main)
+    return Result([Turn(*turn) for turn in ranks[0][0]], max(apart for _, apart in ranks))
 
 
 def attention_share(size: Size) -> float:

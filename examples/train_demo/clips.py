@@ -121,9 +121,7 @@ def signed_distance(shape: Tensor, x: Tensor, y: Tensor, r: Tensor) -> Tensor:
     return torch.where(shape == 0, circle, torch.where(shape == 1, square, pointed))
 
 
-def render(
-    scene: Scene, times: Tensor, origin: Tensor, window: tuple[int, int], size: Size
-) -> tuple[Tensor, Tensor]:
+def render(scene: Scene, times: Tensor, origin: Tensor, window: tuple[int, int], size: Size) -> tuple[Tensor, Tensor]:
     """Clips [n, 3, T, h, w] and soft shape masks [n, 1, T, h, w].
 
     times [n, T] are frame numbers, origin [n, 2] the window's corner (x, y) and window its height and width.

@@ -67,10 +67,7 @@ def measure(
 def summary(results: dict[tuple[int, int], tuple[Frames, Verdict]]) -> dict[str, object]:
     """Share of clips that are right in each attribute and in all, and the list of those that are not."""
     right = np.array(
-        [
-            np.equal(astuple(verdict), astuple(expected(CAPTIONS[i])))
-            for (_, i), (_, verdict) in results.items()
-        ]
+        [np.equal(astuple(verdict), astuple(expected(CAPTIONS[i]))) for (_, i), (_, verdict) in results.items()]
     ).astype(bool)
     wrong = [
         f"seed {seed}: {CAPTIONS[i]} -> {verdict.colour} {verdict.shape} {verdict.direction}"

@@ -172,9 +172,7 @@ def train_pipeline(stages: Stages) -> WanPipeline:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo_pipeline"), help="folder of the trained pipeline"
-    )
+    parser.add_argument("--out", type=Path, default=Path("demo_pipeline"), help="folder of the trained pipeline")
     parser.add_argument("--scale", type=float, default=1.0, help="of all steps and clips (0.01: smoke test)")
     args = parser.parse_args()
     torch.set_num_threads(1)
