@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -150,5 +152,6 @@ def test_guidance_off_runs_one_branch() -> None:
 def test_the_clip_needs_both_experts() -> None:
     """Otherwise the tests above would not see a fault in one of them."""
     plan = tiny_plan(Degrees())
-    model = Wan(plan, experts(), scheduler(), tiny_job(plan).kernel, Shard(plan.tokens, 0))
+    models = copy.deepcopy(experts())  # the cached ones keep their processors
+    model = Wan(plan, models, scheduler(), tiny_job(plan).kernel, Shard(plan.tokens, 0))
     assert {step.expert for step in model.schedule()} == {0, 1}

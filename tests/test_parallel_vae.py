@@ -346,7 +346,7 @@ def test_width_is_checked(degrees: Degrees, size: tuple[int, int], rule: str | N
     assert [(v.rule, tuple(f"--vae {change['vae']}" for change in v.nearest)) for v in found] == (
         [(rule, options)] if rule else []
     )
-    assert all(f"--vae {degrees.vae} " in v.message and v.why for v in found)
+    assert all(f"--vae {degrees.vae} " in v.message and v.rule in rules.RULES for v in found)
 
 
 @pytest.mark.parametrize("vae", [VaeFacts(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
