@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hybridgen import launcher
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.job import Job
 from hybridgen.outputs import free_name
-from hybridgen.runtime.ranks import GRACE, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
+from hybridgen.runtime.ranks import GRACE, IMPORTS, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.runtime.video import remove_parts
 
 
@@ -34,7 +35,7 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
     method = start_method or ("fork" if job.device == "cpu" else "spawn")
     if method == "fork":
-        _import_once()
+        import_module(IMPORTS)
     kept: list[str] = []
 
     def clean_up(folder: Path) -> None:
@@ -59,16 +60,6 @@ def _work(context: RankContext, job: Job) -> dict[str, Any] | None:
     from hybridgen.runtime.worker import work
 
     return work(context, job)
-
-
-def _import_once() -> None:
-    """Import what ranks need, in the process they are forked from; attribute access is what imports the parts."""
-    import diffusers
-    import transformers
-
-    from hybridgen.runtime import worker
-
-    assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker
 
 
 def _keep_latents(job: Job, folder: Path) -> list[str]:

@@ -31,6 +31,8 @@ from typing import Any
 
 from hybridgen.errors import RunFailed
 
+IMPORTS = "hybridgen.runtime.imports"
+"""Module that a fork server imports before it forks the first rank."""
 LATENTS_DONE = "latents"
 """Mark of a run whose final latents are on disk."""
 LINE = 96
@@ -109,6 +111,8 @@ def run_local(
     the ranks' scratch folder at the end.
     """
     context = multiprocessing.get_context(start_method)
+    if start_method == "forkserver":
+        context.set_forkserver_preload([IMPORTS])
     lines = context.RawArray(ctypes.c_char, LINE * world)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
         folder, status = Path(name), Status(lines)

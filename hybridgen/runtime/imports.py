@@ -1,0 +1,11 @@
+"""Importing this module imports what ranks need, once, in the process that they are forked from."""
+
+from __future__ import annotations
+
+import diffusers
+import transformers
+
+from hybridgen.runtime import worker
+
+# Attribute access is what makes these two import their parts.
+assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker
