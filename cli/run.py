@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hybridgen import launcher
+from hybridgen import launcher, shelf
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
@@ -47,7 +47,8 @@ def run(
         Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N")
     ] = None,
     recipe: Annotated[
-        Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")
+        Optional[Path],
+        typer.Option(help="Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"),
     ] = None,
     settings: Annotated[
         Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")
@@ -63,7 +64,7 @@ def run(
     The path of the video goes to stdout, everything else to stderr.
     """
     started = time.monotonic()
-    chosen = compose(recipe, settings or [], flags)
+    chosen = compose(recipe and shelf.located(recipe), settings or [], flags)
     plan = resolve(chosen, gpus)
     quiet = quiet or not launcher.speaks()
     if dry_run:
