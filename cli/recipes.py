@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from hybridgen import shelf
 from hybridgen.cli import draw, text
 from hybridgen.errors import RequestError
+from hybridgen.plan import Plan
 from hybridgen.recipe import Measured, Recipe, compose
 from hybridgen.resolve import resolve
 
@@ -28,6 +30,14 @@ JSON = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
 
 
 NOTHING = {"status": "-", "hardware": "", "denoise_s": None, "end_to_end_s": None}
+
+
+def planned(recipe: Recipe) -> Plan:
+    """The recipe's plan. Raises RequestError; flags that would help `run` are no flags of these verbs."""
+    try:
+        return resolve(recipe)
+    except RequestError as error:
+        raise RequestError(error.rule, error.message, error.why) from error
 
 
 class Engine(str, Enum):
@@ -61,7 +71,7 @@ def list_(files: MANY = None, as_json: JSON = False) -> None:
 
 
 def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
-    plan = resolve(recipe)
+    plan = planned(recipe)
     clip = plan.clip
     return {
         "name": path.stem,
@@ -89,12 +99,16 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
     """One recipe: what it is for, its plan, its results and where they come from, and how to run it."""
     file = shelf.located(recipe)
     found = compose(file, [], {})
-    plan = resolve(found)
+    plan = planned(found)
     if as_json:
         text.answer(json.dumps({**_summary(file, found), "recipe": asdict(found)}, indent=2))
         return
     hardware = found.hardware
-    machine = [hardware.name, f"{hardware.gpus} GPU{chr(115) * (hardware.gpus > 1)}" if hardware.gpus else "", hardware.link]
+    machine = [
+        hardware.name,
+        f"{hardware.gpus} GPU{chr(115) * (hardware.gpus > 1)}" if hardware.gpus else "",
+        hardware.link,
+    ]
     lines = {
         "about": found.notes,
         "for": ", ".join(part for part in machine if part),
@@ -151,10 +165,11 @@ def check(
 
     paths = [shelf.located(path) for path in files or shelf.files()]
     for path in paths if fix else []:
-        before, after = path.read_text(encoding="utf-8"), fixed(path)
-        if after != before:
-            path.write_text(after, encoding="utf-8")
-            text.say(f"rewrote  {path}")
+        with suppress(RequestError, OSError):  # what is wrong with it is said below
+            before, after = path.read_text(encoding="utf-8"), fixed(path)
+            if after != before:
+                path.write_text(after, encoding="utf-8")
+                text.say(f"rewrote  {path}")
     found = [fault for path in paths for fault in faults_of(path)]
     if as_json:
         text.answer(json.dumps([asdict(fault) for fault in found], indent=2))
@@ -192,7 +207,7 @@ def export(
     from hybridgen.exchange import trtllm, xdit
 
     found = compose(shelf.located(recipe), settings or [], {})
-    made = {Engine.xdit: xdit.export, Engine.trtllm: trtllm.export}[to](found, resolve(found))
+    made = {Engine.xdit: xdit.export, Engine.trtllm: trtllm.export}[to](found, planned(found))
     text.say(*(f"warning: {warning}" for warning in made.warnings))
     _write(made.text, out, overwrite)
 
@@ -209,7 +224,7 @@ def import_(
     from hybridgen.recipe_file import dumps
 
     recipe, left_out = load(file, model)
-    resolve(recipe)
+    planned(recipe)
     text.say(*(f"warning: left out or changed: {one}" for one in left_out))
     _write(dumps(recipe), out, overwrite)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from itertools import zip_longest
 from pathlib import Path
@@ -66,30 +66,39 @@ def check(file: Path) -> list[Finding]:
         return [Finding(str(file), line, column, "recipe-unreadable", f"is not YAML: {problem}")]
     if not isinstance(loaded, dict):
         return [Finding(str(file), 1, 1, "recipe-unreadable", "holds no keys; it starts with schema: 1")]
-    places = {path: at for path, at in _places(node)}
+    found = _faults(file, text, node, loaded)
+    return sorted(found, key=lambda one: (one.line, one.column))
+
+
+def _faults(file: Path, text: str, node: Any, loaded: dict[str, Any]) -> Iterator[Finding]:
+    """Faults of a file that is YAML and holds keys."""
+    where = dict(places(node))
 
     def finding(path: str, rule: str, message: str) -> Finding:
-        while path and path not in places:
+        while path and path not in where:
             path = path.rpartition(".")[0]
-        return Finding(str(file), *places.get(path, (1, 1)), rule, message)
+        return Finding(str(file), *where.get(path, (1, 1)), rule, message)
 
     if loaded.get("schema") != SCHEMA:
         said = f"has schema {loaded['schema']}" if "schema" in loaded else "has no key schema"
-        return [finding("schema", "recipe-schema", f"{said}; this version reads {SCHEMA}")]
-    found = [Finding(str(file), line, column, "recipe-key", fault) for line, column, fault in wrong_keys(node, Recipe)]
-    found += [finding(path, "recipe-private", fault) for path, fault in _private(loaded)]
-    known = not any(one.rule == "recipe-key" for one in found)
-    recipe, names = Recipe(), {item.name for item in fields(Recipe)}
+        yield finding("schema", "recipe-schema", f"{said}; this version reads {SCHEMA}")
+        return
+    unknown = [
+        Finding(str(file), line, column, "recipe-key", fault) for line, column, fault in wrong_keys(node, Recipe)
+    ]
+    yield from unknown
+    yield from (finding(path, "recipe-private", fault) for path, fault in _private(loaded))
+    recipe = Recipe()
     try:
-        fill(recipe, {name: value for name, value in loaded.items() if name in names}, str(file))
+        fill(recipe, loaded, str(file))
     except RequestError as error:
         if error.rule == "recipe-value":
             message = error.message.removeprefix(f"{file}: ")
-            found.append(finding(message.split()[0], error.rule, message))
-    else:
-        found += [finding(path, rule, message) for path, rule, message in _content(recipe)]
-        found += _form(file, text, recipe) if known else []
-    return sorted(found, key=lambda one: (one.line, one.column))
+            yield finding(message.split()[0], error.rule, message)
+        return
+    yield from (finding(path, rule, message) for path, rule, message in _content(recipe))
+    if not unknown:
+        yield from _form(file, text, recipe)
 
 
 def fixed(file: Path) -> str:
@@ -97,23 +106,21 @@ def fixed(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     recipe = compose(file, [], {})
     if (line := _late_comment(text)) is not None:
-        raise RequestError(
-            "recipe-comment", f"{file}:{line}: --fix would lose this comment; move it to the top of the file"
-        )
+        raise RequestError("recipe-comment", f"{file}:{line}: this comment would be lost")
     return header(text) + dumps(recipe)
 
 
-def _places(node: Any, path: str = "") -> Iterator[tuple[str, tuple[int, int]]]:
+def places(node: Any, path: str = "") -> Iterator[tuple[str, tuple[int, int]]]:
     """Dotted path and (line, column) of every key, and of every entry of a list (by number)."""
     if node.id == "mapping":
         for key, value in node.value:
             name = f"{path}{key.value}"
             yield name, (key.start_mark.line + 1, key.start_mark.column + 1)
-            yield from _places(value, f"{name}.")
+            yield from places(value, f"{name}.")
     if node.id == "sequence":
         for number, value in enumerate(node.value):
             yield f"{path}{number}", (value.start_mark.line + 1, value.start_mark.column + 1)
-            yield from _places(value, f"{path}{number}.")
+            yield from places(value, f"{path}{number}.")
 
 
 def _private(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -17,12 +17,11 @@ def files() -> list[Path]:
 
 def located(file: Path) -> Path:
     """The file, or the recipe of that name on the shelf. Raises RequestError (recipe-unreadable)."""
-    if file.exists() or file.suffix or file.parent != Path():
+    if file.exists() or file.suffix in (".yaml", ".yml") or file.parent != Path():
         return file
     names = {path.stem: path for path in files()}
-    if file.name not in names:
-        close = difflib.get_close_matches(file.name, names, n=1, cutoff=0.4) or list(names)
-        raise RequestError(
-            "recipe-unreadable", f"{file} is no file and no recipe of this package; nearest: {', '.join(close)}"
-        )
-    return names[file.name]
+    if file.name in names:
+        return names[file.name]
+    close = [name for name in names if file.name in name] or difflib.get_close_matches(file.name, names, cutoff=0.4)
+    hint = f"nearest: {', '.join(close[:3])}" if close else "hybridgen recipes list shows them"
+    raise RequestError("recipe-unreadable", f"{file} is no file and no recipe of this package; {hint}")

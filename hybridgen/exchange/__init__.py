@@ -19,9 +19,9 @@ class Export:
     warnings: tuple[str, ...] = ()
 
 
-def refuse(engine: str, plan: Plan, faults: list[str]) -> None:
-    """Raise RequestError (engine-lacks) if the engine cannot run the plan."""
+def refuse(engine: str, plan: Plan, faults: list[str], nearest: str = "") -> None:
+    """Raise RequestError (engine-lacks) if there are faults, which keep the engine from running the plan."""
     if faults:
-        raise RequestError(
-            "engine-lacks", f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}"
-        )
+        hint = f"; nearest: {nearest}" if nearest else ""
+        message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"
+        raise RequestError("engine-lacks", message)

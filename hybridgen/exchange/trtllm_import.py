@@ -7,12 +7,14 @@ the picture or the speed there and has no counterpart here is named in the warni
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hybridgen.errors import RequestError
 from hybridgen.recipe import Checkpoint, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe_check import places
 from hybridgen.resolve import published_frames
 
 SECTIONS = {
@@ -88,39 +90,48 @@ def _sections(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        found, node = yaml.safe_load(text), yaml.compose(text)
     except OSError as error:
         raise RequestError("import-unreadable", f"{file} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise RequestError("import-unreadable", f"{file}{where} is not YAML") from error
+        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise RequestError("import-unreadable", f"{file}{at} is not YAML") from error
     if not isinstance(found, dict):
         raise RequestError("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
-    _known(found, {*SECTIONS, *TOP, *OLDER_TOP}, "", file)
+    where = dict(places(node))
+    _known(map(str, found), {*SECTIONS, *TOP, *OLDER_TOP}, "", where, file)
     content = {SECTIONS.get(str(name), str(name)): value for name, value in found.items()}
-    for name in content:
-        if name.endswith("_config") and not isinstance(content[name] or {}, dict):
-            raise RequestError("import-value", f"{file}: {name} is {content[name]!r} and must hold keys of its own")
+    for name, value in content.items():
+        if name.endswith("_config") and not isinstance(value or {}, dict):
+            raise RequestError("import-value", f"{file}: {name} is {value!r} and must hold keys of its own")
+    for section in {"parallel", "parallel_config"} & found.keys():
+        names = [name for name in map(str, found[section] or ()) if not _is_foreign(name)]
+        known = {*DEGREES, *OTHER_PARALLEL}
+        _known(names, known | {f"dit_{name}" for name in known}, f"{section}.", where, file)
     return content
 
 
-def _known(keys: dict[str, Any], known: set[str], path: str, file: Path) -> None:
+def _is_foreign(name: str) -> bool:
+    return name.removeprefix("dit_").startswith(FOREIGN)
+
+
+def _known(keys: Iterable[str], known: set[str], path: str, where: dict[str, tuple[int, int]], file: Path) -> None:
     for name in keys:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "it is of neither generation of VisualGen's keys"
-            raise RequestError("import-key", f"{file}: unknown key {path}{name}; {hint}")
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else "neither generation of VisualGen has it"
+            line, column = where[path + name]
+            raise RequestError("import-key", f"{file}:{line}:{column}: unknown key {path}{name}; {hint}")
 
 
 def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
     """The degrees, under the names of either generation, and what was left out."""
-    named = {str(name).removeprefix("dit_"): value for name, value in given.items()}
-    own = {name: value for name, value in named.items() if not name.startswith(FOREIGN)}
-    _known(own, {*DEGREES, *OTHER_PARALLEL}, "parallel.", file)
-    for name, value in named.items():
-        if name not in own and value != 1:
+    for name, value in given.items():
+        if _is_foreign(name) and value != 1:
             raise RequestError("import-foreign", f"{file}: {name} is {value}; hybridgen has no such split, nearest: 1")
+    own = {name.removeprefix("dit_"): value for name, value in given.items() if not _is_foreign(name)}
     degrees = {here: _whole(own[there], there, file) for there, here in DEGREES.items() if there in own}
     rows, columns = _grid(own, file)
     world = rows * columns

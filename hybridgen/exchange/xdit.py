@@ -9,6 +9,7 @@ import json
 import shlex
 from pathlib import Path
 
+from hybridgen.degrees import Degrees, divisors
 from hybridgen.exchange import Export, refuse
 from hybridgen.plan import Plan
 from hybridgen.recipe import Recipe
@@ -37,7 +38,7 @@ def export(recipe: Recipe, plan: Plan) -> Export:
 
 def arguments(recipe: Recipe, plan: Plan) -> list[str]:
     """Arguments of xfuser.runner. Raises RequestError (engine-lacks) with all that xDiT lacks for the plan."""
-    refuse(ENGINE, plan, list(_lacks(recipe, plan)))
+    refuse(ENGINE, plan, _lacks(recipe, plan), _nearest(plan))
     clip, degrees, request = plan.clip, plan.degrees, recipe.request
     named = {
         "model": plan.facts.source,
@@ -57,7 +58,7 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
         "ring_degree": degrees.ring if degrees.ring > 1 else None,
         "attention_backend": KERNELS.get(recipe.runtime.attention or "auto"),
     }
-    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+    words = [word for name, value in named.items() if value is not None for word in _words(name, str(value))]
     return words + ["--use_parallel_vae"] * (degrees.vae > 1)
 
 
@@ -72,8 +73,8 @@ def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
         )
     if flow_shift(plan) is None:
         found.append(
-            f"xDiT sets the scheduler's flow shift to {FLOW_SHIFT}; add --flow_shift with the value in the model's "
-            "scheduler/scheduler_config.json"
+            f"xDiT sets the scheduler's flow shift to {FLOW_SHIFT} unless --flow_shift says otherwise; the model's own "
+            "is in its scheduler/scheduler_config.json, which is not on this machine"
         )
     if recipe.request.seed is None:
         found.append(f"no seed is given; xDiT takes {SEED}")
@@ -93,13 +94,11 @@ def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
 
 
 def flow_shift(plan: Plan) -> float | None:
-    """The checkpoint's flow shift, where its files are on this machine."""
+    """The checkpoint's flow shift, where its newest revision, which xDiT takes, is on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
-    source, name = plan.facts.source, "scheduler/scheduler_config.json"
-    cached = try_to_load_from_cache(source, name, revision=plan.facts.revision)
-    path = cached if isinstance(cached, str) else None
-    return float(json.loads(Path(path).read_text(encoding="utf-8"))["flow_shift"]) if path else None
+    path = try_to_load_from_cache(plan.facts.source, "scheduler/scheduler_config.json")
+    return float(json.loads(Path(path).read_text(encoding="utf-8"))["flow_shift"]) if isinstance(path, str) else None
 
 
 def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
@@ -119,3 +118,16 @@ def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
         "needs GPUs (--device cpu)": recipe.runtime.device == "cpu",
     }
     return [fault for fault, true in faults.items() if true]
+
+
+def _nearest(plan: Plan) -> str:
+    """Degrees for as many ranks that its Wan models take; "" where it lacks the model."""
+    if plan.facts.source not in MODELS:
+        return ""
+    world, heads = plan.world_size, plan.facts.transformer.heads
+    ulysses = max(degree for degree in divisors(world) if heads % degree == 0)
+    return Degrees(ulysses=ulysses, ring=world // ulysses, vae=world).flags()
+
+
+def _words(name: str, value: str) -> list[str]:
+    return [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]
