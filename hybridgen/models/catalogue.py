@@ -83,7 +83,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         return replace(from_folder(DEMO_FOLDER), name="demo", defaults=DEMO_DEFAULTS, licence="Apache-2.0")
     for model in MODELS:
         if name.lower() in (model.name, model.source.lower(), *model.aliases):
-            return replace(model, revision=revision)
+            return replace(model, revision=revision) if revision else model
     if Path(name).is_dir():
         return from_folder(Path(name))
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
