@@ -29,7 +29,14 @@ SECTIONS = {
     "checkpoint_path": "model",
 }
 """Older names of what stands at the top, and the current ones."""
-TOP = {*SECTIONS.values(), "revision", "quant_config", "cpu_offload_config"}
+TOP = {
+    *SECTIONS.values(),
+    "revision",
+    "quant_config",
+    "cpu_offload_config",
+    "runtime_lora_config",
+    "enable_layerwise_nvtx_marker",
+}
 OLDER_TOP = {"dtype", "device", "linear", "skip_warmup", "skip_components", "text_encoder_path"}
 DEGREES = {
     "cfg_size": "cfg",
@@ -187,7 +194,8 @@ def _left_out(content: dict[str, Any], backend: str) -> list[str]:
         "sparse attention; all keys are attended to here": attention.get("sparse_attention_config"),
         "quantised attention": attention.get("quant_attention_config") or attention.get("sage_attention_config"),
         f"the kernel {backend}; one is chosen here": backend not in ("", *KERNELS),
-        "offloading; nothing is offloaded here": content.get("cpu_offload_config"),
+        "offloading; nothing is offloaded here": _enabled(content.get("cpu_offload_config")),
+        "a LoRA adapter, which changes the picture": content.get("runtime_lora_config"),
         "pipeline settings": content.get("pipeline_config"),
         "CUDA graphs": _enabled(content.get("cuda_graph_config")),
         "torch.compile": _enabled(content.get("torch_compile_config")),
