@@ -43,6 +43,7 @@ TYPES: dict[str, Any] = {
     "Optional[int]": Optional[int],
     "Optional[float]": Optional[float],
     "Optional[str]": Optional[str],
+    "Optional[int | str]": Optional[str],
     "Optional[list[str]]": Optional[str],
 }
 

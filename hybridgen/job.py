@@ -68,13 +68,16 @@ class Job:
 
     def plan_data(self) -> dict[str, Any]:
         plan = self.plan
-        return {
+        data = {
             "config": str(plan.degrees),
             "degrees": asdict(plan.degrees),
             "order": list(plan.order),
             "world_size": plan.world_size,
             "exact": plan.exact,
         }
+        if plan.degrees.pipefusion > 1:
+            data |= {"stages": plan.stage_sizes, "patches": plan.tokens.patches, "warmup": plan.warmup}
+        return data
 
     def report(
         self, seconds: dict[str, float], steps: list[float], ranks: list[dict[str, Any]], digest: str

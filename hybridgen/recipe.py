@@ -63,7 +63,9 @@ class Parallel:
     usp: Optional[str] = option("Ulysses x ring under one flag.", metavar="UxR")
     attn2d: Optional[str] = option("Attention2D: rows x columns.", metavar="RxC")
     tp: Optional[int] = option("Ranks that split every weight.", metavar="N")
-    pipefusion: Optional[int] = option("Pipeline stages of the transformer.", metavar="N")
+    pipefusion: Optional[int | str] = option(
+        "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.", metavar="N[:A,B,...]"
+    )
     vae: Optional[int] = option("Ranks that decode, laid over the others.", metavar="N")
     order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
@@ -291,7 +293,9 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
         if not isinstance(value, str | list):
             raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be names separated by commas")
         return value.split(",") if isinstance(value, str) else [str(v) for v in value]
-    wanted = float if "float" in kind else int if "int" in kind else str
+    if "int | str" in kind and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    wanted = float if "float" in kind else str if "str" in kind else int
     if wanted is str and isinstance(value, datetime.date):  # YAML reads 2026-11-30 as one
         value = value.isoformat()
     fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)

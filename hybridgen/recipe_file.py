@@ -18,9 +18,14 @@ JSON_TYPES = {"int": "integer", "float": "number", "str": "string", "list": "arr
 def plain(value: Any) -> Any:
     """A recipe, or a part of it, as mappings, lists and scalars, in the order of the fields; open fields left out."""
     if is_dataclass(value):
-        named = {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        named = {item.name: _number(item, plain(getattr(value, item.name))) for item in fields(value)}
         return {name: held for name, held in named.items() if held not in (None, {}, [])}
     return [plain(part) for part in value] if isinstance(value, list) else value
+
+
+def _number(item: Any, value: Any) -> Any:
+    """A number where a field takes numbers and text, and holds the text of one."""
+    return int(value) if "int | str" in str(item.type) and str(value).isdigit() else value
 
 
 def dumps(recipe: Recipe) -> str:

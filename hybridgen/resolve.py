@@ -13,6 +13,7 @@ from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
 from hybridgen.recipe import Parallel, Recipe, Request, Runtime
 from hybridgen.strategies import registry
+from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.usp import rules as usp
 
 DEVICES = ("cuda", "cpu")
@@ -39,6 +40,7 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
     _check_runtime(recipe.runtime)
     clip = clip_of(recipe.request, facts)
     degrees = degrees_of(parallel)
+    stages = pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else ()
     dtype = recipe.runtime.dtype or facts.defaults.dtype
     plan = Plan(
         facts,
@@ -48,6 +50,7 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
         dtype,
         parallel.patches or 0,
         1 if parallel.warmup is None else parallel.warmup,
+        stages,
     )
     check(plan, gpus)
     return plan
@@ -94,8 +97,10 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
-    single = (f.name for f in fields(Degrees) if f.name != "attn2d")
+    single = (f.name for f in fields(Degrees) if f.name not in ("attn2d", "pipefusion"))
     given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
+    if parallel.pipefusion is not None:
+        given["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
     for name, value in given.items():
         if value < 1:
             raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])

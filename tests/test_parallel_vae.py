@@ -25,6 +25,7 @@ from hybridgen.runtime.mesh import Mesh, build_mesh
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.parallel_vae import halo, rules, run
 from tests.ranks import run_ranks
+from tests.tiny import build_vae, vae_config
 
 TOLERANCE = 1e-5
 FAULT = 100 * TOLERANCE
@@ -53,35 +54,6 @@ def plan_for(
     stride = vae.stride_space
     clip = Clip(columns * stride, rows * stride, 4 * (frames - 1) + 1, steps=1, guidance=1.0)
     return Plan(facts(vae), clip, degrees, order)
-
-
-def config(vae: VaeFacts) -> dict[str, Any]:
-    """The facts as diffusers' arguments."""
-    return {
-        "base_dim": vae.base_dim,
-        "z_dim": vae.latent_channels,
-        "dim_mult": list(vae.dim_mult),
-        "num_res_blocks": vae.res_blocks,
-        "temperal_downsample": list(reversed(vae.time_upsample)),
-        "is_residual": vae.residual,
-        "in_channels": 3 * vae.patch**2,
-        "out_channels": 3 * vae.patch**2,
-        "patch_size": vae.patch if vae.patch > 1 else None,
-        "scale_factor_spatial": vae.stride_space,
-        "latents_mean": [0.1 * i for i in range(vae.latent_channels)],
-        "latents_std": [1 + 0.1 * i for i in range(vae.latent_channels)],
-    }
-
-
-def build_vae(vae: VaeFacts) -> Any:
-    """A VAE of these facts whose weights give activations of unit scale, and pixels mostly within [-1, 1]."""
-    torch.manual_seed(0)
-    model = AutoencoderKLWan(**config(vae)).eval()
-    for name, weight in model.named_parameters():
-        if name.endswith(".weight"):
-            scale = 0.3 if "conv_out" in name else 1.0
-            torch.nn.init.normal_(weight, std=scale * weight[0].numel() ** -0.5)
-    return model.requires_grad_(False)
 
 
 def demo_vae() -> Any:
@@ -352,7 +324,7 @@ def test_width_is_checked(degrees: Degrees, size: tuple[int, int], rule: str | N
 @pytest.mark.parametrize("vae", [VaeFacts(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
 def test_rules_know_the_decoder(vae: VaeFacts) -> None:
     with torch.device("meta"):
-        decoder = AutoencoderKLWan(**config(vae)).decoder
+        decoder = AutoencoderKLWan(**vae_config(vae)).decoder
     plan = plan_for(vae, 8, 8, 2, Degrees())
     convs = [m for m in decoder.modules() if getattr(m, "kernel_size", ())[-2:] == (3, 3)]
     assert sorted(m.in_channels for m in convs) == sorted(x.channels for x in rules.layers(plan, first=False))

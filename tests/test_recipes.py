@@ -58,6 +58,13 @@ def test_what_is_written_is_read_back(notes: str, tmp_path: Path) -> None:
     assert compose(file, [], {}) == recipe
 
 
+@pytest.mark.parametrize("stages", ["2", "'2:1,3'"])
+def test_stages_are_a_number_or_text(stages: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(f"{GOOD}parallel: {{pipefusion: {stages}}}\n")
+    assert check(file) == []
+
+
 # Check
 
 FAULTS = [

@@ -15,12 +15,15 @@ from hybridgen.job import Job
 from hybridgen.kernels import select
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 from hybridgen.models.wan import Wan
+from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
+from hybridgen.strategies import registry
+from hybridgen.traffic import SETUP, by_strategy
 from tests.ranks import run_ranks
 
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
@@ -56,6 +59,37 @@ def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
             else:
                 p.copy_(0.1 * noise)
     return model
+
+
+def vae_config(vae: VaeFacts) -> dict[str, Any]:
+    """The facts as diffusers' arguments."""
+    return {
+        "base_dim": vae.base_dim,
+        "z_dim": vae.latent_channels,
+        "dim_mult": list(vae.dim_mult),
+        "num_res_blocks": vae.res_blocks,
+        "temperal_downsample": list(reversed(vae.time_upsample)),
+        "is_residual": vae.residual,
+        "in_channels": 3 * vae.patch**2,
+        "out_channels": 3 * vae.patch**2,
+        "patch_size": vae.patch if vae.patch > 1 else None,
+        "scale_factor_spatial": vae.stride_space,
+        "latents_mean": [0.1 * i for i in range(vae.latent_channels)],
+        "latents_std": [1 + 0.1 * i for i in range(vae.latent_channels)],
+    }
+
+
+def build_vae(vae: VaeFacts) -> Any:
+    """A VAE of these facts whose weights give activations of unit scale, and pixels mostly within [-1, 1]."""
+    torch.manual_seed(0)
+    from diffusers import AutoencoderKLWan
+
+    model = AutoencoderKLWan(**vae_config(vae)).eval()
+    for name, weight in model.named_parameters():
+        if name.endswith(".weight"):
+            scale = 0.3 if "conv_out" in name else 1.0
+            torch.nn.init.normal_(weight, std=scale * weight[0].numel() ** -0.5)
+    return model.requires_grad_(False)
 
 
 def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
@@ -137,10 +171,16 @@ def stock_latents(clip: Clip = CLIP, dtype: str = "float32", layers: int = TRANS
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run on ranks gave: the latents that rank 0 gathered, and the bytes every rank sent."""
+    """What a run on ranks gave."""
 
     latents: Tensor
+    """What rank 0 gathered, [1, C, T, H, W]."""
+    frames: Tensor | None
+    """What the ranks of a parallel VAE decoded, uint8 [T, H, W, 3]; None when one rank would have."""
     sent: list[dict[str, int]]
+    """Bytes that every rank sent, by strategy."""
+    declared: list[dict[str, int]]
+    """Bytes that the strategies' rules say it sends."""
 
     def error(self, reference: Tensor) -> float:
         """||a - b|| / ||b||; not-a-number counts as infinite."""
@@ -159,18 +199,33 @@ def tiny_job(plan: Plan, attention: str = "auto") -> Job:
 
 
 def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
-    """Denoise on forked CPU ranks through the worker's own functions."""
+    """Denoise, and decode where that is parallel, on forked CPU ranks through the worker's own functions."""
     job = tiny_job(plan, attention)
     models = experts(plan.dtype, plan.facts.transformer.layers)
 
-    def denoise_here(context: RankContext) -> tuple[Tensor | None, dict[str, int]]:
+    def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int]]:
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
         model.set_prompt(list(prompt_embeds().to(model.dtype)))
         apply_strategies(rank, model)
-        latents = gather_latents(rank, model, denoise(rank, model))
-        return latents, dict(rank.mesh.traffic.sent)
+        latents, frames = gather_latents(rank, model, denoise(rank, model)), None
+        if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
+            model.vae = build_vae(plan.facts.vae)
+            frames = [chunk for chunk in model.decode(latents) if chunk is not None]
+        return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent)
 
-    results = run_ranks(plan.world_size, denoise_here, group=False)
-    return Outcome(results[0][0], [sent for _, sent in results])
+    results = run_ranks(plan.world_size, run_here, group=False)
+    sent = [{name: n for name, n in sent.items() if n} for *_, sent in results]
+    declared = [
+        by_strategy(m for m in registry.traffic(plan, rank) if m.strategy != SETUP) for rank in range(plan.world_size)
+    ]
+    latents, frames, _ = results[0]
+    return Outcome(latents, frames, sent, declared)
+
+
+def stock_frames(latents: Tensor) -> Tensor:
+    """What one process decodes them to, uint8 [T, H, W, 3]."""
+    vae = build_vae(FACTS.vae)
+    with torch.no_grad():
+        return to_uint8(vae.decode(unnormalise(vae, latents)).sample)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
 from hybridgen.recipe import Checkpoint, Parallel, Recipe, Request, Runtime
 from hybridgen.recipe_check import places
-from hybridgen.resolve import published_frames
 
 SECTIONS = {
     "parallel": "parallel_config",
@@ -84,12 +84,13 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
         parallel=parallel,
         runtime=Runtime(dtype=content.get("dtype", "bfloat16"), attention=KERNELS.get(backend)),
     )
-    latent = published_frames(recipe)
-    if latent.request.frames != request.frames:
-        left_out.append(f"{request.frames} frames are {latent.request.frames} here: as many latent frames")
+    frames, stride = request.frames, catalogue.find(recipe.model or "").vae.stride_time
+    if frames and frames % stride == 0:
+        request.frames = frames - stride + 1
+        left_out.append(f"{frames} frames are {request.frames} here: as many latent frames")
     notes = "Imported from a configuration of TensorRT-LLM VisualGen."
     notes += f" Left out or changed: {'; '.join(left_out)}." if left_out else ""
-    return replace(latent, notes=notes), tuple(left_out)
+    return replace(recipe, notes=notes), tuple(left_out)
 
 
 def _sections(file: Path) -> dict[str, Any]:
