@@ -10,7 +10,7 @@ import typer
 
 from hybridgen import recipe
 
-PANELS = {"": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
+PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 
 PEERS = {
     "--ulysses_degree": ("xDiT", "--ulysses"),

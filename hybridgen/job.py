@@ -51,6 +51,7 @@ class Job:
         clip = self.plan.clip
         return {
             "model": self.plan.facts.name,
+            "revision": self.plan.facts.revision,
             "prompt": self.prompt,
             "negative_prompt": self.negative_prompt,
             "size": f"{clip.width}x{clip.height}",

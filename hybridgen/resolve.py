@@ -35,7 +35,7 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
     `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
     """
-    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
     parallel = recipe.parallel
     _check_runtime(recipe.runtime)
     clip = clip_of(recipe.request, facts)

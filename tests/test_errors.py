@@ -36,6 +36,7 @@ REFUSED = [
     ("plan --gpus 1000000007", "gpus", "nearest: 65536"),
     ("run --model demo --ulysses 2 --gpus 8 -p x", "gpus-product", "the degrees make 2 ranks (ulysses 2)"),
     ("run --model demo --gpus 4 -p x", "gpus-product", "no degree given"),
+    ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
     ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),
     ("run --model demo --set request.setps=3 -p x", "recipe-key", "did you mean steps?"),
