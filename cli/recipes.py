@@ -106,7 +106,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
     hardware = found.hardware
     machine = [
         hardware.name,
-        f"{hardware.gpus} GPU{chr(115) * (hardware.gpus > 1)}" if hardware.gpus else "",
+        f"{hardware.gpus} {'GPU' if hardware.gpus == 1 else 'GPUs'}" if hardware.gpus else "",
         hardware.link,
     ]
     lines = {
