@@ -6,13 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.models.catalogue import find
 from hybridgen.models.facts import ModelFacts, VaeFacts
+from hybridgen.models.wan_vae import decode_stream
 from hybridgen.plan import Clip, Plan
+from hybridgen.runtime.mesh import Mesh
+from hybridgen.strategies.parallel_vae.halo import Strip, sharded
+from hybridgen.strategies.parallel_vae.rules import split_dim, strip_sizes
 
 TINY = VaeFacts(base_dim=8, res_blocks=1)
 RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
@@ -67,3 +72,15 @@ def noise(plan: Plan) -> Tensor:
 
 def relative_error(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
+
+
+def decode_strips(model: Any, mesh: Mesh, plan: Plan, latents: Tensor) -> Tensor:
+    """Decode on the plan's VAE ranks; every rank's pixels before rounding, put together: [1, 3, t, H, W] in [-1, 1]."""
+    group, dim, sizes = mesh.vae(), split_dim(plan), strip_sizes(plan)
+    assert group is not None
+    own = torch.split(latents, list(sizes), dim)[group.rank]
+    with sharded(model, Strip(group, dim, sizes)):
+        strip = torch.cat(list(decode_stream(model, own)), dim=2)
+    strips: list[Tensor] = [strip] * group.size
+    dist.all_gather_object(strips, strip)
+    return torch.cat(strips, dim)
