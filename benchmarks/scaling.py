@@ -53,8 +53,8 @@ class Case:
         return Match(denoiser(context, alone), denoiser(context, split), together, lambda a, b: apart(a, b, shard))
 
 
-MATRICES = Size(tokens=512, layers=2, head_dim=128, steps=6)
-"""Where matrix products dominate: few tokens, wide layers."""
+MATRICES = Size(tokens=512, layers=2, heads=12, head_dim=128, steps=3)
+"""Where matrix products dominate: few tokens, the width of Wan 2.1 1.3B."""
 MANY_STEPS = Size(tokens=2048, layers=2, steps=20)
 """Enough steps to fill a pipeline."""
 CASES = {
