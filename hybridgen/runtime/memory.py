@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -39,11 +40,13 @@ class PeakMemory:
 
 
 def private_bytes() -> int:
-    """Memory written by this process alone (Private_Dirty); 0 where the system does not tell."""
+    """Anonymous memory of this process; 0 where the system does not tell.
+
+    Not Private_Dirty of smaps_rollup: that walks the page tables, measured at 9 ms a look, and whatever maps memory
+    meanwhile waits. What a rank overwrites of its parent's memory does not count here (measured: 12 MB).
+    """
     try:
-        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-            if line.startswith("Private_Dirty:"):
-                return int(line.split()[1]) * 1024
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     except OSError:
-        pass
-    return 0
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
