@@ -42,8 +42,8 @@ class PeakMemory:
 def private_bytes() -> int:
     """Anonymous memory of this process; 0 where the system does not tell.
 
-    Not Private_Dirty of smaps_rollup: that walks the page tables, measured at 9 ms a look, and whatever maps memory
-    meanwhile waits. What a rank overwrites of its parent's memory does not count here (measured: 12 MB).
+    Not Private_Dirty of smaps_rollup: that walks the page tables, measured at 9 ms a look and 10% of a run's time. What
+    a rank overwrites of its parent's memory does not count here (measured: 12 MB).
     """
     try:
         _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
