@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.models.catalogue import DEMO_FOLDER, find
-from hybridgen.models.facts import ModelFacts, VaeFacts
+from hybridgen.models.facts import VaeFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
@@ -25,13 +25,10 @@ from hybridgen.runtime.mesh import Mesh, build_mesh
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.parallel_vae import halo, rules, run
 from tests.ranks import run_ranks
-from tests.tiny import build_vae, vae_config
+from tests.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, noise, plan_for, relative_error
 
 TOLERANCE = 1e-5
 FAULT = 100 * TOLERANCE
-TINY = VaeFacts(base_dim=8, res_blocks=1)
-RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
-WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,34 +40,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def facts(vae: VaeFacts) -> ModelFacts:
-    return replace(find("wan2.2"), name="test", vae=vae)
-
-
-def plan_for(
-    vae: VaeFacts, rows: int, columns: int, frames: int, degrees: Degrees, order: tuple[str, ...] = AXES
-) -> Plan:
-    """A plan whose latents have this size."""
-    stride = vae.stride_space
-    clip = Clip(columns * stride, rows * stride, 4 * (frames - 1) + 1, steps=1, guidance=1.0)
-    return Plan(facts(vae), clip, degrees, order)
-
-
 def demo_vae() -> Any:
     return AutoencoderKLWan.from_pretrained(DEMO_FOLDER, subfolder="vae").requires_grad_(False)
-
-
-def noise(plan: Plan) -> Tensor:
-    return torch.randn(1, *plan.latent_shape, generator=torch.Generator().manual_seed(1))
 
 
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
     return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), decode=None))
-
-
-def relative_error(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm())
 
 
 @dataclass
@@ -324,7 +300,7 @@ def test_width_is_checked(degrees: Degrees, size: tuple[int, int], rule: str | N
 @pytest.mark.parametrize("vae", [VaeFacts(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
 def test_rules_know_the_decoder(vae: VaeFacts) -> None:
     with torch.device("meta"):
-        decoder = AutoencoderKLWan(**vae_config(vae)).decoder
+        decoder = AutoencoderKLWan(**config(vae)).decoder
     plan = plan_for(vae, 8, 8, 2, Degrees())
     convs = [m for m in decoder.modules() if getattr(m, "kernel_size", ())[-2:] == (3, 3)]
     assert sorted(m.in_channels for m in convs) == sorted(x.channels for x in rules.layers(plan, first=False))

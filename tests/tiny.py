@@ -13,7 +13,7 @@ from torch import Tensor
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
 from hybridgen.kernels import select
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
@@ -25,6 +25,7 @@ from hybridgen.runtime.worker import apply_strategies
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
 from tests.ranks import run_ranks
+from tests.tiny_vae import TINY, build_vae
 
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
 FACTS = ModelFacts(
@@ -32,7 +33,7 @@ FACTS = ModelFacts(
     family="wan",
     source="tiny",
     transformer=TRANSFORMER,
-    vae=VaeFacts(base_dim=8, res_blocks=1, params=668_043),
+    vae=replace(TINY, params=668_043),
     experts=2,
     boundary=0.875,
     text_tokens=12,
@@ -59,37 +60,6 @@ def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
             else:
                 p.copy_(0.1 * noise)
     return model
-
-
-def vae_config(vae: VaeFacts) -> dict[str, Any]:
-    """The facts as diffusers' arguments."""
-    return {
-        "base_dim": vae.base_dim,
-        "z_dim": vae.latent_channels,
-        "dim_mult": list(vae.dim_mult),
-        "num_res_blocks": vae.res_blocks,
-        "temperal_downsample": list(reversed(vae.time_upsample)),
-        "is_residual": vae.residual,
-        "in_channels": 3 * vae.patch**2,
-        "out_channels": 3 * vae.patch**2,
-        "patch_size": vae.patch if vae.patch > 1 else None,
-        "scale_factor_spatial": vae.stride_space,
-        "latents_mean": [0.1 * i for i in range(vae.latent_channels)],
-        "latents_std": [1 + 0.1 * i for i in range(vae.latent_channels)],
-    }
-
-
-def build_vae(vae: VaeFacts) -> Any:
-    """A VAE of these facts whose weights give activations of unit scale, and pixels mostly within [-1, 1]."""
-    torch.manual_seed(0)
-    from diffusers import AutoencoderKLWan
-
-    model = AutoencoderKLWan(**vae_config(vae)).eval()
-    for name, weight in model.named_parameters():
-        if name.endswith(".weight"):
-            scale = 0.3 if "conv_out" in name else 1.0
-            torch.nn.init.normal_(weight, std=scale * weight[0].numel() ** -0.5)
-    return model.requires_grad_(False)
 
 
 def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
