@@ -21,7 +21,7 @@ Result = dict[str, Any]
 and the measures, lists over clips."""
 
 CHANGED_DB = 30
-"""Clips that are less alike show the shape in another place."""
+"""A clip that is less like the exact one counts as another clip."""
 STYLES = {2: ("#0072B2", "o"), 4: ("#D55E00", "s"), 8: ("#009E73", "^")}
 """Colour (Okabe and Ito's, distinct to colour-blind eyes) and marker of a number of patches."""
 
