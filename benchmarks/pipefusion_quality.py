@@ -4,9 +4,9 @@
     python -m benchmarks.pipefusion_quality --steps 20 --patches 4   only this part
     python -m benchmarks.pipefusion_quality --report --strip         from the results that are there; draws frames, too
 
-Needs the extra `benchmarks`. Results are kept in benchmarks/results/pipefusion-quality.json after every group of clips, so a
-run can be stopped and continued; 15 minutes on two cores in all. Every clip goes through the worker's own functions;
-frames are compared as they are handed to the video writer.
+Needs the extra `benchmarks`. Results are kept in benchmarks/results/pipefusion-quality.json after every group of clips,
+so a run can be stopped and continued; 15 minutes on two cores in all. Every clip goes through the worker's own
+functions; frames are compared as they are handed to the video writer.
 """
 
 from __future__ import annotations
