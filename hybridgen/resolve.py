@@ -34,23 +34,28 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
     `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
     """
-    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
-    parallel = recipe.parallel
-    _check_runtime(recipe.runtime)
-    clip = clip_of(recipe.request, facts)
-    degrees = degrees_of(parallel)
-    dtype = recipe.runtime.dtype or facts.defaults.dtype
-    plan = Plan(
-        facts,
-        clip,
-        degrees,
-        order_of(parallel.order, degrees),
-        dtype,
-        parallel.patches or 0,
-        1 if parallel.warmup is None else parallel.warmup,
-    )
+    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL))
+    degrees = degrees_of(recipe.parallel)
+    plan = replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
     check(plan, gpus)
     return plan
+
+
+def template(recipe: Recipe, facts: ModelFacts) -> Plan:
+    """The plan of a recipe with every degree open. Raises RequestError."""
+    _check_runtime(recipe.runtime)
+    parallel = recipe.parallel
+    for name in ("patches", "warmup"):
+        value = getattr(parallel, name)
+        if value is not None and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+    return Plan(
+        facts,
+        clip_of(recipe.request, facts),
+        dtype=recipe.runtime.dtype or facts.defaults.dtype,
+        patches=parallel.patches or 0,
+        warmup=1 if parallel.warmup is None else parallel.warmup,
+    )
 
 
 def _check_runtime(runtime: Runtime) -> None:
@@ -94,19 +99,26 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
-    single = (f.name for f in fields(Degrees) if f.name != "attn2d")
-    given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
-    for name, value in given.items():
-        if value < 1:
-            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+    degrees = Degrees(**given_degrees(parallel))  # type: ignore[arg-type]
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
-        if value is not None and given.get("pipefusion", 1) == 1:
+        if value is not None and degrees.pipefusion == 1:
             raise RequestError(
                 "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
             )
+    return degrees
+
+
+def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
+    """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
+    single = (f.name for f in fields(Degrees) if f.name != "attn2d")
+    given: dict[str, int | tuple[int, int]] = {}
+    for name in single:
+        value = getattr(parallel, name)
         if value is not None and value < 1:
-            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+        if value is not None:
+            given[name] = value
     if parallel.usp is not None:
         if "ulysses" in given or "ring" in given:
             other = "ulysses" if "ulysses" in given else "ring"
@@ -118,7 +130,7 @@ def degrees_of(parallel: Parallel) -> Degrees:
         given["ulysses"], given["ring"] = usp.parse(parallel.usp)
     if parallel.attn2d is not None:
         given["attn2d"] = parse_pair("--attn2d", parallel.attn2d, "rows x columns")
-    return Degrees(**given)
+    return given
 
 
 def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
@@ -250,10 +262,9 @@ def with_heads(plan: Plan, heads: int) -> Plan:
     return replace(plan, facts=replace(plan.facts, transformer=changed))
 
 
-def published_frames(recipe: Recipe) -> Recipe:
+def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:
     """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
-    stride = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL).vae.stride_time
-    frames = recipe.request.frames
+    stride, frames = facts.vae.stride_time, recipe.request.frames
     if frames is None or frames < 1 or frames % stride:
         return recipe
     return replace(recipe, request=replace(recipe.request, frames=frames - stride + 1))

@@ -33,6 +33,9 @@ class TransformerFacts:
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
 
+    given_params: int = 0
+    """Parameters of the whole transformer, where they are not to be counted from the rest."""
+
     @property
     def hidden(self) -> int:
         return self.width or self.heads * self.head_dim
@@ -67,7 +70,7 @@ class TransformerFacts:
 
         With weights of its own the text has a second set of matrices.
         """
-        d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
+        d, keys = self.hidden, self.key_heads * self.head_dim
         text = 2 * d * keys if self.cross_attention else 0
         biases = (4 * d + 2 * d) * (2 if self.cross_attention else 1) + self.ffn + d + 2 * d + 6 * d
         second = self.matrix_params if self.text_stream == "own" else 0
@@ -76,6 +79,8 @@ class TransformerFacts:
     @property
     def params(self) -> int:
         """Parameters of the whole transformer."""
+        if self.given_params:
+            return self.given_params
         d = self.hidden
         embed = self.patch_channels * d + d
         time = self.freq_dim * d + d + d * d + d + 6 * d * d + 6 * d

@@ -8,7 +8,7 @@ exchange costs beyond its bytes (its launch, the wait for the neighbour) is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hybridgen.plan import Plan
@@ -97,12 +97,24 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
 
 def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
     """Where the denoise time goes; every rank's is the same but for padding."""
-    domain, layout = hardware.domain, plan.layout
     items = _computing(plan, hardware)
     for message in denoise_messages(plan):
-        where = span(layout, message.axis, domain)
-        items.append(_exchange(plan, hardware, message, where))
+        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, hardware.domain)))
     return [item for item in _joined(items) if item.seconds or item.size]
+
+
+def pricer(plan: Plan, hardware: Hardware) -> Callable[[Mapping[str, Span]], float]:
+    """Denoise seconds as a function of how the groups of every axis lie, to compare mesh orders."""
+    messages = denoise_messages(plan)
+    base = sum(item.seconds for item in _computing(plan, hardware))
+    found: dict[tuple[int, Span], float] = {}
+
+    def one(index: int, where: Span) -> float:
+        if (index, where) not in found:
+            found[index, where] = _exchange(plan, hardware, messages[index], where).seconds
+        return found[index, where]
+
+    return lambda spans: base + sum(one(index, spans[message.axis]) for index, message in enumerate(messages))
 
 
 def _computing(plan: Plan, hardware: Hardware) -> list[Item]:

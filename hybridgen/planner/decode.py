@@ -12,6 +12,8 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.topology import Span, link, span
 from hybridgen.strategies.parallel_vae import rules
 
+MAX_WIDTH = 32
+"""Widest VAE that is tried."""
 TAPS = 27
 """Of a 3 x 3 x 3 convolution."""
 
@@ -66,12 +68,18 @@ def _halos(plan: Plan) -> tuple[int, int]:
     return counts.total(), sum(n * width * length for (width, length), n in counts.items()) * across * 4
 
 
-def best_width(plan: Plan, hardware: Hardware, limit: int, close: float) -> int:
-    """The narrowest VAE among 1, 2, 4 ... that is within `close` of the fastest; not more than `limit` ranks."""
-    rows = sum(rules.strip_sizes(_alone(plan)))
-    widths = [w for w in (2**i for i in range(17)) if w <= min(limit, rows)]
+def best_width(plan: Plan, hardware: Hardware, half: int, world: int, close: float) -> int:
+    """The narrowest VAE that is within `close` of the fastest: 1, 2, 4 ..., all of a cfg half, or all of the world."""
+    limit = min(sum(rules.strip_sizes(_alone(plan))), MAX_WIDTH)
+    tried = [2**i for i in range(MAX_WIDTH.bit_length()) if 2**i <= half]
+    widths = sorted({w for w in (*tried, half, world) if w <= limit})
+    return _best(_alone(plan), hardware, tuple(widths), close)
+
+
+@lru_cache(maxsize=256)
+def _best(plan: Plan, hardware: Hardware, widths: tuple[int, ...], close: float) -> int:
     near = Span(2, 2)
-    seconds = {w: decode_seconds(replace(plan, degrees=replace(plan.degrees, vae=w)), hardware, near) for w in widths}
+    seconds = {w: decode_seconds(replace(plan, degrees=Degrees(vae=w)), hardware, near) for w in widths}
     fastest = min(seconds.values())
     return next(w for w in widths if seconds[w] <= fastest * (1 + close))
 

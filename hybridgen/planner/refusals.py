@@ -1,0 +1,114 @@
+"""What is said when no plan will do, and which illegal plans are near a request. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hybridgen.degrees import Degrees, divisors
+from hybridgen.errors import RequestError
+from hybridgen.planner import candidates
+from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, recommend
+from hybridgen.strategies import registry
+
+MORE = (2, 4, 8, 16)
+"""How many times as many GPUs are tried when no plan will do."""
+
+
+def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> RequestError:
+    """Why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
+    if not rejected:
+        return _no_plan(ask)
+    rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
+    rejected = [r for r in rejected if r.rule == rule]
+    nearest = min(rejected, key=lambda r: _excess(r.message))
+    found = _with_more(ask) if look_further else None
+    if found is not None:
+        best = found.best
+        hint = f"nearest: {found.ask.gpus} GPUs as {best.config} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
+        tries = [{"gpus": str(found.ask.gpus)}]
+    else:
+        hint, tries = f"and no plan for up to {ask.gpus * MORE[-1]} GPUs does better", []
+    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}; {hint}"
+    return RequestError(rule, message, RULES[rule], tries)
+
+
+def _excess(message: str) -> float:
+    """The figure that breaks the limit."""
+    return next(float(word) for word in message.split() if word.replace(".", "").isdigit())
+
+
+def _with_more(ask: Ask) -> Recommendation | None:
+    """The plan for the fewest more GPUs that keeps the limits, the other degrees as given."""
+    for factor in MORE:
+        try:
+            return recommend(replace(ask, gpus=ask.gpus * factor), retry=False)
+        except RequestError:
+            continue
+    return None
+
+
+def _no_plan(ask: Ask) -> RequestError:
+    """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
+    given = Degrees(**ask.fixed)  # type: ignore[arg-type]
+    plan = replace(ask.template, degrees=given)
+    broken = [v for v in registry.violations(plan) if v.rule != "vae-width" or given.world == ask.gpus]
+    if broken:
+        return RequestError.of(broken[0])
+    factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
+    open_plans = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
+    near = sorted(open_plans, key=lambda p: candidates.distance(given, p.degrees))[:2]
+    names = ", ".join(str(p.degrees) for p in near) or "none"
+    changes = {**dict.fromkeys((*given.named(), "usp"), None), **near[0].degrees.named()} if near else {}
+    changes.pop("vae", None)
+    what = f"with {factors}" if factors else "at all"
+    return RequestError(
+        "no-plan",
+        f"no legal plan has {ask.gpus} GPUs {what}; nearest: {names}",
+        RULES["no-plan"],
+        [changes] if changes else (),
+    )
+
+
+def illegal(found: Recommendation) -> Iterator[Rejected]:
+    """Plans near the request that break a rule, one for each rule and value, with the legal one most like each."""
+    ask, seen = found.ask, set()
+    for degrees in _near(found):
+        plan = replace(ask.template, degrees=degrees)
+        for violation in registry.violations(plan)[:1]:
+            if (violation.rule, violation.message) in seen:
+                continue
+            seen.add((violation.rule, violation.message))
+            near = min(found.candidates, key=lambda c: candidates.distance(degrees, c.plan.degrees))
+            yield Rejected(plan, violation.rule, violation.message, near.config)
+
+
+def _near(found: Recommendation) -> Iterator[Degrees]:
+    """Degree sets with one more axis than any legal plan has, or another width of it, the rest on a grid."""
+    world, best = found.ask.gpus, found.best.plan.degrees
+    halves = (2, 1) if world % 2 == 0 else (1,)
+    for cfg in halves:
+        rest = world // cfg
+        for size in divisors(rest)[1:]:
+            grid = _grid(rest // size)
+            yield Degrees(cfg=cfg, ulysses=size, attn2d=grid)
+            yield Degrees(cfg=cfg, tp=size, attn2d=grid)
+            yield Degrees(cfg=cfg, pipefusion=size, attn2d=grid)
+    if best.cp > 1 and math.isqrt(best.cp) ** 2 == best.cp:
+        side = math.isqrt(best.cp)
+        yield replace(best, ring=side, attn2d=(side, 1), vae=1)
+    for vae in (world // best.cfg + 1, 2 * best.vae + 1):
+        yield replace(best, vae=vae)
+
+
+def _grid(size: int) -> tuple[int, int]:
+    """The squarest rows x cols."""
+    rows = max(d for d in divisors(size) if d * d <= size)
+    return size // rows, rows
+
+
+def all_rejected(found: Recommendation) -> list[Rejected]:
+    """What breaks a rule, then what breaks a limit."""
+    return [*illegal(found), *found.rejected]
+
