@@ -132,7 +132,7 @@ def degrees(config: str) -> Degrees:
         elif name == "cp":
             found = replace(found, attn2d=(3, 3))
         elif name != "fsdp":
-            found = replace(found, **{{"ul": "ulysses"}.get(name, name): first})
+            found = replace(found, **{{"ul": "ulysses"}.get(name, name): first})  # type: ignore[arg-type]
     return found
 
 

@@ -248,18 +248,15 @@ def _round(value: int, multiple: int) -> int:
     return max(round(value / multiple), 1) * multiple
 
 
-def with_heads(plan: Plan, heads: int) -> Plan:
+def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     """The same model with its hidden size cut into another number of heads. Raises RequestError (heads)."""
-    transformer = plan.facts.transformer
-    if heads < 1 or transformer.hidden % heads:
-        close = ", ".join(map(str, nearest(heads, divisors(transformer.hidden))))
+    inner = facts.transformer.heads * facts.transformer.head_dim
+    if heads < 1 or inner % heads:
+        close = ", ".join(map(str, nearest(heads, divisors(inner))))
         raise RequestError(
-            "heads",
-            f"--heads {heads} does not divide the hidden size {transformer.hidden} of {plan.facts.name}; "
-            f"nearest: {close}",
+            "heads", f"--heads {heads} does not divide the hidden size {inner} of {facts.name}; nearest: {close}"
         )
-    changed = replace(transformer, heads=heads, head_dim=transformer.hidden // heads, kv_heads=0)
-    return replace(plan, facts=replace(plan.facts, transformer=changed))
+    return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:

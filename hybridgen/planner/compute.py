@@ -77,7 +77,7 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
     rate = hardware.float32.value if plan.dtype == "float32" else 1.0
     queries, keys, heads, key_heads = attention_shape(plan)
     bandwidth, tokens = hardware.bandwidth.value, matmul_tokens(plan)
-    moved = 2 * (queries * heads + keys * key_heads) * facts.head_dim * e
+    moved = 2.0 * (queries * heads + keys * key_heads) * facts.head_dim * e
     flops = attention_flops(plan) + cross_attention_flops(plan)
     attention = max(flops / (hardware.attention.value * rate), moved / bandwidth)
     moved = (facts.matrix_params / tp + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e

@@ -79,9 +79,9 @@ def best_width(plan: Plan, hardware: Hardware, half: int, world: int, close: flo
 @lru_cache(maxsize=256)
 def _best(plan: Plan, hardware: Hardware, widths: tuple[int, ...], close: float) -> int:
     near = Span(2, 2)
-    seconds = {w: decode_seconds(replace(plan, degrees=Degrees(vae=w)), hardware, near) for w in widths}
-    fastest = min(seconds.values())
-    return next(w for w in widths if seconds[w] <= fastest * (1 + close))
+    seconds = [decode_seconds(replace(plan, degrees=Degrees(vae=w)), hardware, near) for w in widths]
+    limit = min(seconds) * (1 + close)
+    return next(width for width, taken in zip(widths, seconds, strict=True) if taken <= limit)
 
 
 def writing_seconds(plan: Plan, hardware: Hardware) -> float:

@@ -141,7 +141,8 @@ def read(path: Path) -> Hardware:
     if not isinstance(content, dict) or not isinstance(content.get("base"), str):
         raise refuse("needs base: NAME, a known machine from which the other constants are taken")
     base = find(content.pop("base"))
-    return _changed(base, {"name": path.stem, "title": path.stem, **content}, path.name, "", refuse)
+    machine: Hardware = _changed(base, {"name": path.stem, "title": path.stem, **content}, path.name, "", refuse)
+    return machine
 
 
 def _changed(base: Any, values: dict[str, Any], file: str, prefix: str, refuse: Any) -> Any:
@@ -185,6 +186,6 @@ _MAY_BE_ZERO = ("latency", "hop", "launch", "step", "pixels", "fixed", "error", 
 
 
 def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 1):
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1):
         raise refuse(f"{key} is {value!r} and must be {'a whole number above 0' if kind is int else 'text'}")
     return value

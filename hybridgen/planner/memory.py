@@ -38,8 +38,8 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
 def expert_params(plan: Plan, layers: int) -> int:
     """Numbers of one transformer that a rank with so many blocks holds: tp cuts the matrices of its blocks."""
     transformer = plan.facts.transformer
-    embeddings = transformer.params - transformer.layers * transformer.block_params
-    return layers * transformer.block_params // plan.degrees.tp + embeddings
+    block = min(transformer.block_params, transformer.params // transformer.layers)  # params may be given
+    return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
 
 
 def activations(plan: Plan) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations
@@ -35,6 +34,8 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
             found[key] = price(spans) + decode.decode_seconds(plan, hardware, spans.get("vae"))
         if found[key] < best * (1 - 1e-9):
             best, chosen = found[key], order
+    if list(chosen) == axes or chosen == plan.order:
+        return plan
     return replace(plan, order=(*chosen, *(axis for axis in AXES if axis not in chosen)))
 
 
@@ -70,8 +71,3 @@ def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
 def domains(hardware: Hardware) -> str:
     """What a domain of the machine is called."""
     return "node" if hardware.domain == hardware.per_node else "domain"
-
-
-def sizes_text(plan: Plan) -> Iterator[str]:
-    """Every axis in use with its size: "cfg 2"."""
-    return (f"{axis} {plan.degrees.size(axis)}" for axis in used_axes(plan))

@@ -1,6 +1,4 @@
-"""Which plan comes first: the fastest, or among those that the model cannot tell apart the one with the simplest reasons.
-No torch.
-"""
+"""Which plan comes first: the fastest, or of those that the model cannot tell apart the one preferred. No torch."""
 
 from __future__ import annotations
 

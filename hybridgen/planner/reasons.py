@@ -9,6 +9,7 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import crossings, domains, used_axes
 from hybridgen.planner.ranking import Candidate, oblong
 
+
 def explained(order: Sequence[Candidate], hardware: Hardware) -> Iterator[Candidate]:
     """The ranked plans, each with its reasons."""
     best = order[0]

@@ -19,10 +19,8 @@ from hybridgen.traffic import PHASES, Term
 
 RULES = {
     "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
-    "decode its strip of the picture, whichever is more. Sequence parallelism shards no weights; tp and pipefusion do.",
+    "decode its strip of the picture, whichever is more. Sequence parallelism shards no weights; tp, pipefusion do.",
     "max-time": "The fastest plan is predicted to take longer than --max-time allows.",
-    "approximate": "PipeFusion attends to K/V of the step before once its warm-up is over, so its clip differs from the "
-    "one that a single GPU makes by more than rounding. It competes only when --approximate says so.",
     "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
 }
 
@@ -104,7 +102,8 @@ def _alone(template: Plan) -> Plan:
 def recommend(ask: Ask, retry: bool = True) -> Recommendation:
     """All plans for exactly `ask.gpus` GPUs that are legal and fit, ranked.
 
-    Without `retry` a refusal does not look for a larger number of GPUs. Raises RequestError: the rule that a given degree breaks, no-plan, memory or max-time; each names what would do.
+    Without `retry` a refusal does not look for a larger number of GPUs. Raises RequestError: the rule that a given
+    degree breaks, no-plan, memory or max-time; each names what would do.
     """
     one_gpu = one_gpu_seconds(ask.template, ask.hardware)
     fitting, rejected, hidden = [], [], 0
@@ -157,7 +156,9 @@ def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
     """The limits that a plan breaks."""
     plan, found = candidate.plan, []
     if candidate.peak > ask.limit:
-        whose = f"--memory {ask.memory / 1e9:g}GB" if ask.memory else f"the {ask.limit / 1e9:g} GB of {ask.hardware.title}"
+        whose = (
+            f"--memory {ask.memory / 1e9:g}GB" if ask.memory else f"the {ask.limit / 1e9:g} GB of {ask.hardware.title}"
+        )
         found.append(Rejected(plan, "memory", f"needs {candidate.peak / 1e9:.1f} GB on a GPU, more than {whose}"))
     if ask.max_time is not None and candidate.cost.clip > ask.max_time:
         message = f"takes {candidate.cost.clip:.3g} s end to end, more than --max-time {ask.max_time:g}s"
@@ -197,4 +198,3 @@ def fewer(ask: Ask) -> Recommendation:
     fastest = min(found, key=lambda r: r.best.cost.clip).best.cost
     limit = fastest.clip + TIE * fastest.denoise
     return next(r for r in found if r.best.cost.clip <= limit)
-

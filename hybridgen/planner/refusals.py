@@ -111,4 +111,3 @@ def _grid(size: int) -> tuple[int, int]:
 def all_rejected(found: Recommendation) -> list[Rejected]:
     """What breaks a rule, then what breaks a limit."""
     return [*illegal(found), *found.rejected]
-

@@ -1,0 +1,126 @@
+"""A recommendation as plain data: the JSON of `hybridgen plan` (format: docs/planner.md), and the recipe of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hybridgen.degrees import AXES
+from hybridgen.planner.orders import used_axes
+from hybridgen.planner.ranking import Candidate
+from hybridgen.planner.recommend import Recommendation, Rejected
+from hybridgen.recipe import SCHEMA
+
+SCHEMA_VERSION = 1
+
+
+def as_data(
+    found: Recommendation, shown: Sequence[Candidate], rejected: Iterable[Rejected], frames: int
+) -> dict[str, Any]:
+    """Everything about a request, in the order of the table."""
+    ask, plan = found.ask, found.best.plan
+    clip, facts, hardware = plan.clip, plan.facts, ask.hardware
+    return {
+        "schema": SCHEMA_VERSION,
+        "request": {
+            "gpus": ask.gpus,
+            "size": f"{clip.width}x{clip.height}",
+            "frames": frames,
+            "latent_frames": plan.latent_shape[1],
+            "tokens": plan.tokens.tokens,
+            "steps": clip.steps,
+            "guidance": clip.guidance,
+            "heads": facts.transformer.heads,
+            "dtype": plan.dtype,
+            "fixed": {name: list(v) if isinstance(v, tuple) else v for name, v in ask.fixed.items()},
+            "memory_limit_gb": None if ask.memory is None else round(ask.memory / 1e9, 3),
+            "max_time_s": ask.max_time,
+        },
+        "model": facts.name,
+        "hardware": hardware.name,
+        "world_size": plan.world_size,
+        "one_gpu_denoise_s": round(found.one_gpu, 4),
+        "candidates": [candidate_data(c) for c in shown],
+        "rejected": [
+            {"config": str(r.plan.degrees), "rule": r.rule, "message": r.message, "nearest": r.nearest}
+            for r in rejected
+        ],
+    }
+
+
+def candidate_data(candidate: Candidate) -> dict[str, Any]:
+    """One plan with what is predicted for it."""
+    plan, cost = candidate.plan, candidate.cost
+    degrees = asdict(plan.degrees)
+    return {
+        "config": candidate.config,
+        "degrees": {**degrees, "attn2d": list(degrees["attn2d"])},
+        "order": used_axes(plan),
+        "exact": plan.exact,
+        "denoise_s": round(cost.denoise, 4),
+        "end_to_end_s": round(cost.clip, 4),
+        "vae_s": round(cost.decode, 4),
+        "range_s": [round(s, 4) for s in cost.range],
+        "speedup": round(candidate.speedup, 4),
+        "efficiency": round(candidate.efficiency, 4),
+        "communication": round(cost.communication, 4),
+        "memory_gb": {
+            **{term.name: round(term.size / 1e9, 3) for term in candidate.terms},
+            "peak": round(candidate.peak / 1e9, 3),
+        },
+        "seconds": {
+            f"{item.name} {item.axis}" if item.axis in ("row", "col") else item.name: round(item.seconds, 4)
+            for item in cost.items
+        },
+        "bytes_per_step": candidate.bytes_per_step,
+        "tie": candidate.tie,
+        "why": list(candidate.why),
+    }
+
+
+def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]:
+    """The recipe that runs a plan: the keys of recipe.Recipe that are not open."""
+    plan = candidate.plan
+    clip, defaults = plan.clip, plan.facts.defaults
+    parallel: dict[str, Any] = {
+        name: int(value) if value.isdigit() else value for name, value in plan.degrees.named().items()
+    }
+    if plan.order != AXES:
+        parallel["order"] = used_axes(plan)
+    if plan.degrees.pipefusion > 1:
+        parallel |= {"patches": plan.tokens.patches, "warmup": plan.warmup}
+    request: dict[str, Any] = {
+        "size": f"{clip.width}x{clip.height}",
+        "frames": clip.frames,
+        "steps": clip.steps,
+        "guidance": clip.guidance,
+    }
+    if clip.guidance_2 is not None and clip.guidance_2 != defaults.guidance_2:
+        request["guidance_2"] = clip.guidance_2
+    return {
+        "schema": SCHEMA,
+        "model": model,
+        "request": request,
+        "parallel": parallel,
+        "runtime": {"dtype": plan.dtype},
+        "hardware": {"name": hardware, "gpus": plan.world_size},
+    }
+
+
+def recipe_text(recipe: dict[str, Any]) -> str:
+    """A recipe as YAML, one line a section."""
+    import yaml
+
+    lines = []
+    for key, value in recipe.items():
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        lines.append(f"{key}: {text.removesuffix('...').strip()}")
+    return "\n".join(lines) + "\n"
+
+
+def run_flags(candidate: Candidate) -> list[str]:
+    """The degrees as flags of run, and the mesh order where it is not the usual one."""
+    plan = candidate.plan
+    words = plan.degrees.flags().split()
+    return words if plan.order == AXES else [*words, "--order", ",".join(used_axes(plan))]
