@@ -144,7 +144,7 @@ def with_constant(machine: Hardware, name: str, value: float) -> Hardware:
     link, dot, field = name.rpartition(".")
     constant = Constant(value, "")
     if dot:
-        return replace(machine, **{link: replace(getattr(machine, link), **{field: constant})})  # type: ignore[arg-type]
+        return replace(machine, **{link: replace(getattr(machine, link), **{field: constant})})
     return replace(machine, **{name: constant})  # type: ignore[arg-type]
 
 

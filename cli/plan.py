@@ -78,7 +78,12 @@ def plan(
         max_time=None if max_time is None else text.quantity("--max-time", max_time, text.SECONDS, "90s"),
     )
     found = recommend.fewer(ask) if fewer else recommend.recommend(ask)
-    page = Page(found, recipe, draft.facts, top, everything, machine, model_facts, heads)
+    repeated = {
+        **{"nodes": nodes, "gpus-per-node": gpus_per_node, "hardware": machine, "heads": heads, "dtype": dtype},
+        **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
+        **{"approximate": approximate, "fewer": fewer, "all": everything},
+    }
+    page = Page(found, recipe, draft.facts, top, everything, repeated)
     chosen = page.chosen(explain)
     if save is not None:
         page.save(save, chosen)
@@ -145,9 +150,8 @@ class Page:
     facts: ModelFacts
     top: int | None
     everything: bool
-    machine: str | None
-    own: Path | None
-    heads: int | None
+    own_flags: dict[str, Any]
+    """Flags of plan alone, without dashes, as given."""
 
     def __post_init__(self) -> None:
         if self.top is not None and self.top < 1:
@@ -162,7 +166,7 @@ class Page:
 
     @property
     def head(self) -> list[str]:
-        return plan_table.head(self.found, self.frames, self.machine is None)
+        return plan_table.head(self.found, self.frames, self.own_flags["hardware"] is None)
 
     def chosen(self, number: int | None) -> Candidate:
         """Plan N of the table. Raises RequestError (explain)."""
@@ -184,7 +188,7 @@ class Page:
             raise RequestError("output-folder", f"--save {path} cannot be written: {error.strerror}") from error
 
     def as_recipe(self, candidate: Candidate) -> dict[str, Any]:
-        model = self.recipe.model or (catalogue.DEFAULT_MODEL if self.own is None else self.facts.name)
+        model = self.recipe.model or self.facts.name
         return report.recipe_of(candidate, model, self.found.ask.hardware.name)
 
     def table(self, ask: Ask) -> list[str]:
@@ -211,30 +215,31 @@ class Page:
             return None
 
     def command(self) -> str:
-        """The command that runs the first plan."""
-        if self.own is not None:
-            return f"nothing: {self.facts.name} is known from {self.own} only"
-        if self.facts.transformer.heads != catalogue.find(self.facts.name).transformer.heads:
-            return f"nothing: --heads {self.heads} is for planning, {self.facts.name} has other heads"
+        """The command that runs the first plan, or why there is none."""
+        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
+        if own is not None:
+            return f"nothing: {self.facts.name} is known from {own} only"
+        if heads is not None and heads != catalogue.find(self.facts.name).transformer.heads:
+            return f"nothing: --heads {heads} is for planning, {self.facts.name} has other heads"
         best = self.found.best
-        words = ["hybridgen", "run", *self._request(best.plan.clip.frames), *report.run_flags(best)]
-        return shlex.join([*words, "-p", self.facts.defaults.example])
+        words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best)]
+        return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
 
     def again(self) -> str:
         """The command that shows this plan again."""
-        words = ["hybridgen", "plan", "--gpus", str(self.found.ask.gpus), *self._request(self.recipe.request.frames)]
-        extra = {"--hardware": self.machine, "--heads": self.heads, "--model-facts": self.own}
-        return shlex.join(
-            [*words, *(w for name, value in extra.items() if value is not None for w in (name, str(value)))]
-        )
+        words = ["hybridgen", "plan", "--gpus", str(self.found.ask.gpus)]
+        words += self._given(("", "request", "parallel"), self.recipe.request.frames)
+        for name, value in self.own_flags.items():
+            if value is not None and value is not False:
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return shlex.join(words)
 
-    def _request(self, frames: int | None) -> list[str]:
-        """Model and clip as they were given."""
+    def _given(self, sections: tuple[str, ...], frames: int | None) -> list[str]:
+        """Fields of the recipe as they were given; `frames` in the place of those."""
         words = []
         for section, name, item in options():
-            if section not in ("", "request") or name in ("prompt", "negative_prompt"):
-                continue
-            value = getattr(self.recipe.request if section else self.recipe, name)
-            if value is not None:
-                words += [flag_of(item), str(frames if name == "frames" else value)]
+            value = getattr(getattr(self.recipe, section) if section else self.recipe, name)
+            if section in sections and name != "prompt" and value is not None:
+                value = frames if name == "frames" else ",".join(value) if isinstance(value, list) else value
+                words += [flag_of(item), str(value)]
         return words

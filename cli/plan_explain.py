@@ -41,7 +41,8 @@ def _time(candidate: Candidate) -> list[str]:
     rows = []
     for item in sorted(cost.items, key=lambda item: -item.seconds):
         share = item.seconds / cost.denoise
-        name = f"{item.name} exchange ({item.axis})" if item.communication else item.name
+        name = f"{item.name} exchange" if item.communication else item.name
+        name += f" ({item.axis})" if item.axis in ("row", "col") else ""
         bound = f"{item.bound}, {item.link}" if item.link else item.bound
         bar = "#" * round(BAR * share)
         rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{BAR}}", f"{bound:<16}"])
@@ -83,9 +84,9 @@ def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
 
 
 def _memory(candidate: Candidate) -> list[str]:
-    rows = [[term.name, f"{term.size / 1e9:.2f}", ", ".join(term.phases)] for term in candidate.terms]
+    rows = [[term.name, f"{term.size / 1e9:.3g}", ", ".join(term.phases)] for term in candidate.terms]
     held = phase_sizes(candidate.terms)
-    rows += [[f"in all, {phase}", f"{total / 1e9:.2f}", ""] for phase, total in held.items()]
+    rows += [[f"in all, {phase}", f"{total / 1e9:.3g}", ""] for phase, total in held.items()]
     widest = max(len(row[2]) for row in rows)
     return table(
         ["memory of the fullest rank", "GB", f"{'held in':<{widest}}"], [[*r[:2], r[2].ljust(widest)] for r in rows]
@@ -99,5 +100,5 @@ def _constants(found: Recommendation) -> list[str]:
         ["kernels of a block", str(compute.KERNELS), "assumed"],
         ["passes of a merge", str(compute.MERGE_PASSES), "counted in runtime/attention.py, LSE included"],
     ]
-    title = f"constants of {found.ask.hardware.name}, SI units"
-    return [line.rstrip() for line in table([title, "value", "origin"], rows, left=3)]
+    lines = [f"constants of {found.ask.hardware.name}, SI units, and where they come from"]
+    return lines + [line for name, value, origin in rows for line in paragraph(f"{name:<28}  {value:<10}", origin, 42)]

@@ -18,7 +18,7 @@ Machine = Annotated[
     Optional[str],
     typer.Option(
         "--hardware",
-        help="gb200-nvl72 (default), b200, h200, h100, h100-pcie, a100, h20, l40s, rtx4090, rtx5090, cpu, or FILE.yaml.",
+        help="gb200-nvl72 (default), b200, h200, h100, h100-pcie, a100, h20, l40s, rtx4090, rtx5090, cpu or FILE.yaml.",
         metavar="NAME",
         rich_help_panel="Machine",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import fitting, paragraph, seconds, span, table
+from hybridgen.cli.text import fitting, gigabytes, paragraph, seconds, span, table
 from hybridgen.planner.orders import domains, used_axes
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.recommend import Recommendation, Rejected
@@ -20,12 +20,13 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     what = f"{clip.width}x{clip.height}, {frames} frames, {clip.steps} steps, {guided}, {DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
     if gpus > hardware.domain:
-        kind = domains(hardware)
-        place += f" in {-(-gpus // hardware.domain)} {kind}s of {hardware.domain}, {hardware.outside.name} between them"
+        count = -(-gpus // hardware.domain)
+        place += f" in {count} {domains(hardware)}s of {hardware.domain}, {hardware.outside.name} between them"
     note = " (no --hardware given)" if assumed else ""
     source = "given by --anchor" if "--anchor" in hardware.attention.origin else "predicted"
-    count = len(found.candidates)
-    fits = f"{count} plans fit" if count > 1 else "1 plan fits"
+    fitting_count = len(found.candidates)
+    kind = "exact " if all(c.plan.exact for c in found.candidates) else ""
+    fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
     if found.rejected:
         fits += f", {len(found.rejected)} legal ones do not (--rejected)"
     indent = len(name) + 2
@@ -38,27 +39,27 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     """The table."""
-    across = found.ask.gpus > found.ask.hardware.domain
     titles = ["#", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "mesh order", ""]
     rows = []
     for number, c in enumerate(shown, start=1):
-        order = " ".join(used_axes(c.plan)) if across else "any"
-        note = "recommended" if number == 1 else (c.why[0] if c.why else "")
+        note = c.why[0] if c.why else ""
+        if number == 1:
+            note = "recommended" if c.plan.exact else "recommended; approximate"
         rows.append(
             [
                 str(number), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
-                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", f"{c.peak / 1e9:.0f}", order, note,
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
+                " ".join(used_axes(c.plan)) or "-", note,
             ]
         )  # fmt: skip
-    if not across:
-        titles, rows = [t for t in titles if t != "mesh order"], [[*row[:8], row[9]] for row in rows]
-    aligned = _left_last(titles, rows)
-    return fitting(titles, aligned, ("speed-up", "comm", "mesh order", "eff"), left=2)
+    across = found.ask.gpus > found.ask.hardware.domain
+    drop = ("speed-up", "comm", "mesh order", "eff") if across else ("mesh order", "speed-up", "comm", "eff")
+    return fitting(titles, _left_last(titles, rows), drop, left=2)
 
 
 def _left_last(titles: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """Notes stand to the left although the columns before them do not."""
-    for at in {len(titles) - 1, titles.index("mesh order") if "mesh order" in titles else len(titles) - 1}:
+    """The last two columns are words and stand to the left, although the numbers before them do not."""
+    for at in (len(titles) - 2, len(titles) - 1):
         wide = max(len(row[at]) for row in [titles, *rows])
         titles[at] = titles[at].ljust(wide)
         for row in rows:
@@ -106,7 +107,7 @@ def scaling(found: Sequence[Recommendation]) -> list[str]:
         rows.append(
             [
                 str(one.ask.gpus), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
-                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", f"{c.peak / 1e9:.0f}",
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
                 f"{3600 / c.cost.clip:.3g}",
             ]
         )  # fmt: skip

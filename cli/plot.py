@@ -60,11 +60,13 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")
     last = widths[-1].best
     words = f"{last.speedup:.3g}x, {last.efficiency:.0%}"
-    axes.annotate(words, (gpus[-1], last.speedup), (-8, -6), textcoords="offset points", ha="right", va="top", size=13)
+    below = {"textcoords": "offset points", "ha": "right", "va": "top", "size": 13}
+    axes.annotate(words, (gpus[-1], last.speedup), (4, -14), **below)
     if len(gpus) > 1:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
-        axes.set_xticks(gpus, [str(n) if _far(n, gpus) else "" for n in gpus], minor=False)
+        ticks = [n for n in gpus if n & (n - 1) == 0 and n <= gpus[-1] / 1.4] + gpus[-1:]
+        axes.set_xticks(ticks, [str(n) for n in ticks])
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("GPUs", fontsize=13)
@@ -72,12 +74,6 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=12, loc="upper left")
-
-
-def _far(count: int, gpus: Sequence[int]) -> bool:
-    """Whether a tick's label has room: the widest always, others when the next is at least 1.4 times as far."""
-    after = [n for n in gpus if n > count]
-    return not after or (after[0] >= 1.4 * count and gpus[-1] >= 1.4 * count)
 
 
 def _times(axes: Any, shown: Sequence[Candidate]) -> None:

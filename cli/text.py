@@ -81,6 +81,12 @@ def span(low: float, high: float) -> str:
     return f"{low:.{digits}f}-{high:.{digits}f}"
 
 
+def gigabytes(count: float) -> str:
+    """Bytes in GB, three digits at most: 63, 1.2, 0.05."""
+    value = count / 1e9
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
+
+
 BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "mib": 2**20, "gib": 2**30}
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 

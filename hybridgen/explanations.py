@@ -13,9 +13,7 @@ READING = "The text cannot be read as what the flag, key or file should hold; th
 NAME = "The name is not one that hybridgen knows; the message lists the nearest ones."
 KERNEL = "An attention kernel runs on some devices, dtypes and head sizes only. `auto` chooses one that fits; where "
 KERNEL += "partial results are merged (ring, attention2d) it must also return its log-sum-exp, or the merge is wrong."
-FILES = (
-    "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost at its end."
-)
+FILES = "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost."
 CHECKPOINT = (
     "hybridgen runs Wan text-to-video checkpoints in diffusers layout, whose scheduler acts on every number alone, "
 )
@@ -42,10 +40,10 @@ OTHERS = {
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
-    "hardware-file": "A hardware file names a known machine as base: and replaces constants of it, in SI units; unknown "
+    "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
     "keys are refused, since a typing error would silently keep the old value.",
     "heads": "--heads cuts the model's hidden size into another number of heads, all equally wide.",
-    "model-facts": "A file of facts describes a model on one level of keys; layers, heads, head_dim and ffn are needed.",
+    "model-facts": "A file of facts describes a model on one level of keys; it needs layers, heads, head_dim and ffn.",
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
     "output-exists": FILES,
     "output-folder": FILES,

@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.plan import Plan
 from hybridgen.planner.cost import Cost
+from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.memory import phase_sizes
 from hybridgen.strategies import registry
 from hybridgen.traffic import Term
 
-TIE = 0.05
-"""Plans whose denoise times differ by less are a tie: the model's error on published rows (docs/planner-accuracy.md),
-and as much as the vendor's own figures for one setup differ."""
+MAX_TIE = 0.08
+"""Plans on one machine share most of the model's error, also where it is larger than this."""
+
+
+def tie_share(hardware: Hardware) -> float:
+    """Plans whose denoise times differ by less are a tie: the model's error where one GPU's time is known."""
+    return min(hardware.anchored.value, MAX_TIE)
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,12 @@ def oblong(degrees: Degrees) -> float:
     return round(abs(math.log2(rows / cols)), 6)
 
 
-def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
     """First things first; the plans that tie with the fastest lead, in order of preference, and say so."""
     if not candidates:
         return []
     fastest = min(candidates, key=lambda c: c.cost.clip)
-    limit = fastest.cost.clip + TIE * fastest.cost.denoise
+    limit = fastest.cost.clip + tie * fastest.cost.denoise
     ties = [c for c in candidates if c.cost.clip <= limit]
     rest = [c for c in candidates if c.cost.clip > limit]
     marked = [replace(c, tie=len(ties) > 1) for c in sorted(ties, key=preference)]

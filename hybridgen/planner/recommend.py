@@ -13,7 +13,7 @@ from hybridgen.planner.candidates import Fixed
 from hybridgen.planner.cost import cost, one_gpu_seconds
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import best_order
-from hybridgen.planner.ranking import TIE, Candidate, ranked
+from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
 from hybridgen.traffic import PHASES, Term
 
@@ -120,7 +120,7 @@ def recommend(ask: Ask, retry: bool = True) -> Recommendation:
         from hybridgen.planner.refusals import refusal
 
         raise refusal(ask, rejected, look_further=retry)
-    order = ranked(fitting)
+    order = ranked(fitting, tie_share(ask.hardware))
     return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)), hidden)
 
 
@@ -137,7 +137,7 @@ def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:
     """A plan with VAE width, mesh order, seconds and memory."""
     if "vae" not in ask.fixed:
         half = plan.world_size // plan.degrees.cfg
-        plan = _with_width(plan, decode.best_width(plan, ask.hardware, half, plan.world_size, TIE))
+        plan = _with_width(plan, decode.best_width(plan, ask.hardware, half, plan.world_size, tie_share(ask.hardware)))
     plan = replace(plan, order=ask.order) if ask.order else best_order(plan, ask.hardware)
     return Candidate(plan, cost(plan, ask.hardware), one_gpu, held(plan, ask.hardware))
 
@@ -196,5 +196,5 @@ def fewer(ask: Ask) -> Recommendation:
     if not found:
         return recommend(ask)  # says why there is none
     fastest = min(found, key=lambda r: r.best.cost.clip).best.cost
-    limit = fastest.clip + TIE * fastest.denoise
+    limit = fastest.clip + tie_share(ask.hardware) * fastest.denoise
     return next(r for r in found if r.best.cost.clip <= limit)

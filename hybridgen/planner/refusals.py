@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hybridgen.degrees import Degrees, divisors
-from hybridgen.errors import RequestError
+from hybridgen.errors import Change, RequestError, Violation
 from hybridgen.planner import candidates
 from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, recommend
+from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
 
 MORE = (2, 4, 8, 16)
@@ -23,15 +24,15 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
     rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
     rejected = [r for r in rejected if r.rule == rule]
     nearest = min(rejected, key=lambda r: _excess(r.message))
+    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
     found = _with_more(ask) if look_further else None
-    if found is not None:
-        best = found.best
-        hint = f"nearest: {found.ask.gpus} GPUs as {best.config} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
-        tries = [{"gpus": str(found.ask.gpus)}]
-    else:
-        hint, tries = f"and no plan for up to {ask.gpus * MORE[-1]} GPUs does better", []
-    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}; {hint}"
-    return RequestError(rule, message, RULES[rule], tries)
+    if found is None:
+        return RequestError(rule, f"{message}, and none for up to {ask.gpus * MORE[-1]} GPUs will", RULES[rule])
+    best, gpus = found.best, found.ask.gpus
+    name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
+    change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
+    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
+    return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
 
 
 def _excess(message: str) -> float:
@@ -40,10 +41,11 @@ def _excess(message: str) -> float:
 
 
 def _with_more(ask: Ask) -> Recommendation | None:
-    """The plan for the fewest more GPUs that keeps the limits, the other degrees as given."""
-    for factor in MORE:
+    """The plan for the fewest more GPUs that keeps the limits, or an approximate one for as many."""
+    tries = [replace(ask, gpus=ask.gpus * factor) for factor in MORE if ask.gpus * factor <= MAX_RANKS]
+    for other in (*tries, replace(ask, approximate=True)):
         try:
-            return recommend(replace(ask, gpus=ask.gpus * factor), retry=False)
+            return recommend(other, retry=False)
         except RequestError:
             continue
     return None
@@ -56,6 +58,8 @@ def _no_plan(ask: Ask) -> RequestError:
     broken = [v for v in registry.violations(plan) if v.rule != "vae-width" or given.world == ask.gpus]
     if broken:
         return RequestError.of(broken[0])
+    if "vae" in ask.fixed and (without := _without_vae(ask)):
+        return RequestError.of(without)
     factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
     open_plans = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
     near = sorted(open_plans, key=lambda p: candidates.distance(given, p.degrees))[:2]
@@ -69,6 +73,15 @@ def _no_plan(ask: Ask) -> RequestError:
         RULES["no-plan"],
         [changes] if changes else (),
     )
+
+
+def _without_vae(ask: Ask) -> Violation | None:
+    """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
+    others = {name: value for name, value in ask.fixed.items() if name != "vae"}
+    for plan in candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1, **others}):
+        wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
+        return next(iter(registry.violations(wide)), None)
+    return None
 
 
 def illegal(found: Recommendation) -> Iterator[Rejected]:

@@ -82,7 +82,7 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
 def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]:
     """The recipe that runs a plan: the keys of recipe.Recipe that are not open."""
     plan = candidate.plan
-    clip, defaults = plan.clip, plan.facts.defaults
+    clip = plan.clip
     parallel: dict[str, Any] = {
         name: int(value) if value.isdigit() else value for name, value in plan.degrees.named().items()
     }
@@ -96,8 +96,8 @@ def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]
         "steps": clip.steps,
         "guidance": clip.guidance,
     }
-    if clip.guidance_2 is not None and clip.guidance_2 != defaults.guidance_2:
-        request["guidance_2"] = clip.guidance_2
+    if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
+        request["guidance_2"] = clip.guidances[1]
     return {
         "schema": SCHEMA,
         "model": model,
