@@ -231,7 +231,8 @@ class Page:
         words += self._given(("", "request", "parallel"), self.recipe.request.frames)
         for name, value in self.own_flags.items():
             if value is not None and value is not False:
-                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+                shown = f"{value:g}" if isinstance(value, float) else str(value)
+                words += [f"--{name}"] if value is True else [f"--{name}", shown]
         return shlex.join(words)
 
     def _given(self, sections: tuple[str, ...], frames: int | None) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hybridgen.cli.text import seconds
 from hybridgen.errors import RequestError
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.reasons import by_name
@@ -45,6 +46,7 @@ def draw(path: Path, found: Recommendation, widths: Sequence[Recommendation], sh
     clip, facts = found.best.plan.clip, found.best.plan.facts
     title = f"{facts.name}, {clip.width}x{clip.height}, {clip.steps} steps, on {found.ask.hardware.title} (predicted)"
     figure.suptitle(title, fontsize=15)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=12, frameon=False)
     try:
         figure.savefig(path, dpi=160)
     except (OSError, ValueError) as error:
@@ -59,9 +61,8 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     axes.fill_between(gpus, low, high, color=COLOURS["matrix products"], alpha=0.25, linewidth=0, label="range")
     axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")
     last = widths[-1].best
-    words = f"{last.speedup:.3g}x, {last.efficiency:.0%}"
-    below = {"textcoords": "offset points", "ha": "right", "va": "top", "size": 13}
-    axes.annotate(words, (gpus[-1], last.speedup), (4, -14), **below)
+    words = f"{gpus[-1]} GPUs: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
+    axes.text(0.97, 0.05, words, transform=axes.transAxes, ha="right", va="bottom", size=14)
     if len(gpus) > 1:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -79,22 +80,22 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
 def _times(axes: Any, shown: Sequence[Candidate]) -> None:
     names = [str(c.plan.degrees) for c in shown]
     spent = [by_name(c) for c in shown]
-    used = [name for name in COLOURS if any(name in seconds for seconds in spent)]
+    used = [name for name in COLOURS if any(name in times for times in spent)]
     starts = [0.0] * len(shown)
+    longest = max(sum(times.values()) for times in spent)
     for name in [*used, "other"]:
         lengths = [
-            seconds.get(name, 0.0) if name in COLOURS else sum(s for n, s in seconds.items() if n not in COLOURS)
-            for seconds in spent
+            times.get(name, 0.0) if name in COLOURS else sum(t for n, t in times.items() if n not in COLOURS)
+            for times in spent
         ]
-        if max(lengths) > 0.005 * max(map(sum, (seconds.values() for seconds in spent))):
+        if max(lengths) > 0.005 * longest:  # what nobody would see has no place in the legend
             axes.barh(names, lengths, left=starts, color=COLOURS.get(name, OTHER), label=name, height=0.62)
         starts = [start + length for start, length in zip(starts, lengths, strict=True)]
     for row, total in enumerate(starts):
-        axes.text(total, row, f" {total:.3g} s", va="center", size=12)
+        axes.text(total, row, f" {seconds(total)} s", va="center", size=12)
     axes.set_xlim(0, max(starts) * 1.16)
     axes.invert_yaxis()
     axes.set_xlabel("denoise time (s)", fontsize=13)
     axes.tick_params(labelsize=12)
-    axes.legend(fontsize=11, loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=3, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
