@@ -202,7 +202,7 @@ class Page:
             lines += plan_table.fewer_line(self.found, part)
         lines += text.paragraph("run", self.command())
         lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
-        lines += [f"           {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
+        lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
     def _part(self) -> Recommendation | None:

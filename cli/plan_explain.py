@@ -18,9 +18,9 @@ def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
     cost, plan = candidate.cost, candidate.plan
     exact = "exact" if plan.exact else "approximate"
     low, high = cost.range
-    title = f"plan {number}: {candidate.config}     {exact}     denoise {seconds(cost.denoise)} s ({span(low, high)}), "
+    title = f"{candidate.config}, {exact}: denoise {seconds(cost.denoise)} s ({span(low, high)}), "
     parts = [
-        [f"{title}clip {seconds(cost.clip)} s"],
+        paragraph(f"plan {number}", f"{title}clip {seconds(cost.clip)} s"),
         _time(candidate),
         _after(found, candidate),
         _messages(candidate),

@@ -39,7 +39,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     """The table."""
-    titles = ["#", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "mesh order", ""]
+    titles = ["#", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "mesh order", "note"]
     rows = []
     for number, c in enumerate(shown, start=1):
         note = c.why[0] if c.why else ""
@@ -53,8 +53,8 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
             ]
         )  # fmt: skip
     across = found.ask.gpus > found.ask.hardware.domain
-    drop = ("speed-up", "comm", "mesh order", "eff") if across else ("mesh order", "speed-up", "comm", "eff")
-    return fitting(titles, _left_last(titles, rows), drop, left=2)
+    drop = ("speed-up", "comm", "mesh order") if across else ("mesh order", "speed-up", "comm")
+    return fitting(titles, _left_last(titles, rows), (*drop, "eff", "note"), left=2)
 
 
 def _left_last(titles: list[str], rows: list[list[str]]) -> list[list[str]]:

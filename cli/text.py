@@ -63,7 +63,7 @@ def paragraph(label: str, words: str, indent: int = 9) -> list[str]:
     """A label and its text, folded to the width; without one it is a single line."""
     first = f"{label:<{indent}}"
     limit = width()
-    if limit is None or limit < 2 * indent:
+    if limit is None or limit < indent + 20:
         return [first + words]
     folded = textwrap.wrap(words, limit - indent, break_long_words=False, break_on_hyphens=False)
     return [(first if i == 0 else " " * indent) + line for i, line in enumerate(folded)]

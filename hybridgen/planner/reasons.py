@@ -25,7 +25,7 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
         yield f"ties with {runner.config}: {_preferred(best, runner)}"
     elif runner is not None:
         slower = runner.cost.clip - best.cost.clip
-        yield f"{slower:.2g} s ahead of {runner.config}, the next kind of plan"
+        yield f"{_short(slower)} s ahead of {runner.config}, the next kind of plan"
     if best.cost.communication > 0:
         yield f"{best.cost.communication:.0%} of the denoise time is spent in exchanges"
 
@@ -55,7 +55,12 @@ def _against(candidate: Candidate, best: Candidate) -> str:
     prefix = "approximate; " if not candidate.plan.exact else ""
     if candidate.tie and seconds <= 0:
         return f"{prefix}tie"
-    return f"{prefix}{'tie; ' if candidate.tie else ''}{name} +{seconds:.2g} s"
+    return f"{prefix}{'tie; ' if candidate.tie else ''}{name} +{_short(seconds)} s"
+
+
+def _short(seconds: float) -> str:
+    """Two digits, but no exponents."""
+    return f"{seconds:.0f}" if seconds >= 9.5 else f"{seconds:.2g}"
 
 
 def by_name(candidate: Candidate) -> dict[str, float]:

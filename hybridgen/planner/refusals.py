@@ -54,25 +54,27 @@ def _with_more(ask: Ask) -> Recommendation | None:
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
     given = Degrees(**ask.fixed)  # type: ignore[arg-type]
-    plan = replace(ask.template, degrees=given)
-    broken = [v for v in registry.violations(plan) if v.rule != "vae-width" or given.world == ask.gpus]
-    if broken:
-        return RequestError.of(broken[0])
-    if "vae" in ask.fixed and (without := _without_vae(ask)):
-        return RequestError.of(without)
+    legal = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
+    near = sorted(legal, key=lambda p: candidates.distance(given, p.degrees))[:2]
+    broken = registry.violations(replace(ask.template, degrees=given))
+    for violation in broken:
+        if violation.rule != "vae-width" or given.world == ask.gpus:
+            error = RequestError.of(violation)
+            error.tries = (_change(ask, near[0].degrees),) if near else error.tries
+            return error
+    if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
+        return RequestError.of(too_wide)
     factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
-    open_plans = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
-    near = sorted(open_plans, key=lambda p: candidates.distance(given, p.degrees))[:2]
     names = ", ".join(str(p.degrees) for p in near) or "none"
-    changes = {**dict.fromkeys((*given.named(), "usp"), None), **near[0].degrees.named()} if near else {}
-    changes.pop("vae", None)
-    what = f"with {factors}" if factors else "at all"
-    return RequestError(
-        "no-plan",
-        f"no legal plan has {ask.gpus} GPUs {what}; nearest: {names}",
-        RULES["no-plan"],
-        [changes] if changes else (),
-    )
+    message = f"no legal plan has {ask.gpus} GPUs{f' with {factors}' if factors else ''}; nearest: {names}"
+    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p.degrees) for p in near[:1]])
+
+
+def _change(ask: Ask, degrees: Degrees) -> Change:
+    """The given flags as a legal plan has them."""
+    named = degrees.named()
+    changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name != "vae"}
+    return {**changes, "usp": None}
 
 
 def _without_vae(ask: Ask) -> Violation | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hybridgen.degrees import AXES
+from hybridgen.plan import Plan
 from hybridgen.planner.orders import used_axes
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.recommend import Recommendation, Rejected
@@ -82,22 +83,22 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
 def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]:
     """The recipe that runs a plan: the keys of recipe.Recipe that are not open."""
     plan = candidate.plan
-    clip = plan.clip
+    clip, defaults = plan.clip, plan.facts.defaults
     parallel: dict[str, Any] = {
         name: int(value) if value.isdigit() else value for name, value in plan.degrees.named().items()
     }
     if plan.order != AXES:
         parallel["order"] = used_axes(plan)
-    if plan.degrees.pipefusion > 1:
-        parallel |= {"patches": plan.tokens.patches, "warmup": plan.warmup}
+    parallel |= _pipefusion(plan)
     request: dict[str, Any] = {
         "size": f"{clip.width}x{clip.height}",
         "frames": clip.frames,
         "steps": clip.steps,
-        "guidance": clip.guidance,
     }
-    if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
-        request["guidance_2"] = clip.guidances[1]
+    if clip.guidances != (defaults.guidance, defaults.guidance_2 or defaults.guidance):
+        request["guidance"] = clip.guidance
+        if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
+            request["guidance_2"] = clip.guidances[1]
     return {
         "schema": SCHEMA,
         "model": model,
@@ -109,12 +110,12 @@ def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]
 
 
 def recipe_text(recipe: dict[str, Any]) -> str:
-    """A recipe as YAML, one line a section."""
+    """A recipe as YAML, one line a section as far as they fit."""
     import yaml
 
     lines = []
     for key, value in recipe.items():
-        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=76).strip()
         lines.append(f"{key}: {text.removesuffix('...').strip()}")
     return "\n".join(lines) + "\n"
 
@@ -123,4 +124,13 @@ def run_flags(candidate: Candidate) -> list[str]:
     """The degrees as flags of run, and the mesh order where it is not the usual one."""
     plan = candidate.plan
     words = plan.degrees.flags().split()
+    words += [word for name, value in _pipefusion(plan).items() for word in (f"--{name}", str(value))]
     return words if plan.order == AXES else [*words, "--order", ",".join(used_axes(plan))]
+
+
+def _pipefusion(plan: Plan) -> dict[str, int]:
+    """Patches and warm-up steps, where they are not what is taken without a word."""
+    if plan.degrees.pipefusion == 1:
+        return {}
+    usual = {"patches": 0, "warmup": 1}
+    return {name: getattr(plan, name) for name, value in usual.items() if getattr(plan, name) != value}
