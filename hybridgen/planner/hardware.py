@@ -61,6 +61,8 @@ class Hardware:
     """Seconds the host needs to start one kernel (s)."""
     step: Constant
     """Seconds of every denoising step that no split shortens: scheduler, time embedding, Python (s)."""
+    ring: Constant
+    """Seconds that one step of a ring takes at least: its exchange, attention and merge are started one by one (s)."""
     slowdown: Constant
     """What computing loses as soon as several GPUs work together (1)."""
     decoder: Constant
@@ -182,7 +184,7 @@ def _constant(value: Any, file: str, key: str, refuse: Any) -> Constant:
     return Constant(number, origin)
 
 
-_MAY_BE_ZERO = ("latency", "hop", "launch", "step", "pixels", "fixed", "error", "anchored")
+_MAY_BE_ZERO = ("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored")
 
 
 def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:

@@ -37,7 +37,7 @@ NVLINK5 = Link(
     "NVLink 5",
     fitted(215 * GB, f"the 72-GPU denoise time and the all-to-all table ({VISUALGEN}); datasheet: 900 GB/s"),
     fitted(40 * MICRO, f"the 72-GPU denoise time and the all-to-all table ({VISUALGEN})"),
-    fitted(520 * MICRO, f"ring 9 on 72 GPUs and the VAE's width curve ({VISUALGEN})"),
+    fitted(520 * MICRO, f"the VAE's width curve ({VISUALGEN})"),
 )
 
 
@@ -70,6 +70,7 @@ GB200 = Hardware(
     bandwidth=datasheet(8 * TERA),
     launch=assumed(3 * MICRO, "compiled, or replayed as a graph"),
     step=assumed(1e-3, "scheduler and time embedding"),
+    ring=fitted(740 * MICRO, f"ring 9 on 72 GPUs ({VISUALGEN})"),
     slowdown=fitted(0.052, f"the 2-GPU denoise time, where almost nothing is sent ({VISUALGEN})"),
     decoder=fitted(215 * TERA, f"the VAE's decode time on one GPU ({VISUALGEN})"),
     pixels=fitted(1.1e-3, f"the VAE's width curve ({VISUALGEN})"),
@@ -113,6 +114,7 @@ H100 = replace(
     bandwidth=datasheet(3.35 * TERA),
     launch=assumed(5 * MICRO, "eager PyTorch"),
     step=assumed(5e-3, "eager PyTorch"),
+    ring=assumed(740 * MICRO, "as GB200"),
     slowdown=assumed(0.02, "published 2-GPU times leave no more"),
     decoder=share(989 * TERA, 0.086, "GB200"),
     inside=nvlink("NVLink 4", 450 * GB),
@@ -225,6 +227,7 @@ CPU = Hardware(
     bandwidth=assumed(8 * GB, GUESS),
     launch=assumed(8 * MICRO, GUESS),
     step=assumed(1e-3, GUESS),
+    ring=assumed(500 * MICRO, GUESS),
     slowdown=assumed(0.05, GUESS),
     decoder=assumed(50 * GB, GUESS),
     pixels=assumed(1e-4, GUESS),

@@ -115,7 +115,7 @@ def recipe_text(recipe: dict[str, Any]) -> str:
 
     lines = []
     for key, value in recipe.items():
-        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=76).strip()
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=60).strip()
         lines.append(f"{key}: {text.removesuffix('...').strip()}")
     return "\n".join(lines) + "\n"
 
