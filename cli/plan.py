@@ -63,13 +63,14 @@ def plan(
     recipe = compose(None, [], {**flags, "dtype": dtype})
     facts = facts_of(recipe, model_facts, heads)
     given = given_degrees(recipe.parallel)
-    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(gpus_per_node)
+    count, per_node = counts(gpus, nodes, gpus_per_node, given)
+    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
     draft = template(published_frames(recipe, facts), facts)
     if anchor is not None:
         computer = recommend.anchored(computer, draft, anchor)
     ask = Ask(
         template=draft,
-        gpus=count_of(gpus, nodes, gpus_per_node, given),
+        gpus=count,
         hardware=computer,
         fixed=given,
         order=order_of(recipe.parallel.order, Degrees(**given)) if recipe.parallel.order else None,  # type: ignore[arg-type]
@@ -92,7 +93,10 @@ def plan(
 
         draw(plot, found, recommend.scaling(replace(ask, gpus=found.ask.gpus)), page.shown)
     if as_json:
-        text.answer(json.dumps(report.as_data(found, page.listed, refusals.all_rejected(found), page.frames), indent=2))
+        data = report.as_data(found, page.listed, refusals.all_rejected(found), page.frames)
+        if scaling:
+            data["scaling"] = [report.candidate_data(one.best) for one in recommend.scaling(ask)]
+        text.answer(json.dumps(data, indent=2))
     elif quiet:
         text.answer(chosen.config)
     elif scaling:
@@ -118,27 +122,32 @@ def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
     return facts if heads is None or heads == facts.transformer.heads else with_heads(facts, heads)
 
 
-def count_of(gpus: int | None, nodes: int | None, per_node: int | None, given: dict[str, int | tuple[int, int]]) -> int:
-    """The number of GPUs: as given, hosts times GPUs of one, or the product of the degrees. Raises RequestError."""
+def counts(
+    gpus: int | None, nodes: int | None, per_node: int | None, given: dict[str, int | tuple[int, int]]
+) -> tuple[int, int | None]:
+    """Numbers of GPUs, in all and of a host: as given, by hosts, or the product of the degrees. Raises RequestError."""
     for name, value in (("gpus", gpus), ("nodes", nodes), ("gpus-per-node", per_node)):
         if value is not None and not 1 <= value <= MAX_RANKS:
             near = 1 if value < 1 else MAX_RANKS
             message = f"--{name} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
             raise RequestError("gpus", message, tries=[{name: str(near)}])
-    if nodes is not None and per_node is not None:
-        if gpus not in (None, nodes * per_node):
-            message = f"--gpus {gpus} is not --nodes {nodes} x --gpus-per-node {per_node}; nearest: {nodes * per_node}"
-            raise RequestError("gpus", message, tries=[{"gpus": str(nodes * per_node)}])
+    if gpus is None and nodes is not None and per_node is not None:
         gpus = nodes * per_node
     if gpus is None and any(name != "vae" for name in given):
         gpus = Degrees(**given).world  # type: ignore[arg-type]
     if gpus is None:
-        raise RequestError(
-            "gpus", "--gpus is missing: how many GPUs are there? nearest: --gpus 8", tries=[{"gpus": "8"}]
-        )
+        message = "--gpus is missing: how many GPUs are there? nearest: --gpus 8"
+        raise RequestError("gpus", message, tries=[{"gpus": "8"}])
     if gpus > MAX_RANKS:
         raise RequestError("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
-    return gpus
+    if nodes is not None:
+        near = nodes * (per_node or max(round(gpus / nodes), 1))
+        if gpus != near:
+            hosts = f"--nodes {nodes}" + (f" x --gpus-per-node {per_node}" if per_node else "")
+            message = f"--gpus {gpus} cannot be spread over {hosts}; nearest: {near}"
+            raise RequestError("gpus", message, tries=[{"gpus": str(near)}])
+        per_node = gpus // nodes
+    return gpus, per_node
 
 
 @dataclass

@@ -190,6 +190,21 @@ def test_scaling_lists_every_width(plan: Any) -> None:
     assert re.search(r"^  72  cfg2 ulysses4 attn2d3x3 vae8", out, re.M)
 
 
+def test_hosts_set_the_domain(plan: Any) -> None:
+    """Four GPUs a host: ulysses 4 stays inside, which a rack of one domain does not care about."""
+    out = plan("--gpus 16 --nodes 4 --hardware h200 --cfg 2 --ulysses 4 --ring 2")
+    assert "in 4 nodes of 4" in out and "ulysses stays inside a node" in out
+    assert plan("--nodes 4 --gpus-per-node 4 --hardware h200 -q") == plan("--gpus 16 --nodes 4 --hardware h200 -q")
+    assert "one NVLink 5 domain" in plan("--nodes 18 --gpus-per-node 4")
+
+
+def test_a_given_order_is_kept(plan: Any) -> None:
+    found = json.loads(plan("--gpus 16 --hardware h200 --order ulysses,cfg --json"))
+    assert found["candidates"][0]["order"][:2] == ["ulysses", "cfg"]
+    free = json.loads(plan("--gpus 16 --hardware h200 --json"))["candidates"][0]
+    assert free["order"] == ["cfg", "ulysses"] and free["denoise_s"] < found["candidates"][0]["denoise_s"]
+
+
 def test_quiet_prints_the_plan_alone(plan: Any) -> None:
     assert plan("--gpus 72 -q") == "cfg2 ulysses4 attn2d3x3 vae8\n"
 
@@ -333,6 +348,7 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
         ("--gpus 8 --top 0", "top", "nearest: 1"),
         ("--gpus 9 --nodes 2 --gpus-per-node 4", "gpus", "nearest: 8"),
         ("--gpus 8 --nodes 0", "gpus", "nearest: 1"),
+        ("--gpus 9 --nodes 2", "gpus", "cannot be spread over --nodes 2; nearest: 8"),
         ("--model-facts nothere.yaml --gpus 8", "model-facts", "No such file"),
         ("--model demo --model-facts x.yaml --gpus 8", "model-facts", "two models"),
     ],

@@ -148,8 +148,9 @@ def _with_width(plan: Plan, width: int) -> Plan:
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
     """Memory of the fullest rank."""
-    context = Term("context", int(hardware.reserve.value), PHASES)
-    return (*memory.terms(plan, memory.fullest_rank(plan)), context)
+    rank = memory.fullest_rank(plan)
+    context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
+    return (*memory.terms(plan, rank), Term("context", int(context), PHASES))
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

@@ -18,6 +18,8 @@ from hybridgen.recipe import SCHEMA
 
 SCHEMA_VERSION = 1
 WIDTH = 76
+MISREAD = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+"""Words that YAML takes for something else than text."""
 
 
 def as_data(
@@ -131,7 +133,8 @@ def _scalar(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_scalar, value))}]"
     if isinstance(value, str):
-        return value if re.fullmatch(r"[A-Za-z][\w./-]*|\d+x\d+", value) else json.dumps(value)
+        plain = re.fullmatch(r"[A-Za-z][\w./-]*|\d+x\d+", value) and value.lower() not in MISREAD
+        return value if plain else json.dumps(value)
     return json.dumps(value)
 
 
