@@ -136,6 +136,7 @@ def test_the_table_says_what_and_why(plan: Any) -> None:
     out = plan("--gpus 72 --heads 40 --frames 80")
     first = next(line for line in out.splitlines() if line.startswith("1  "))
     assert "cfg2 ulysses4 attn2d3x3 vae8" in first and "recommended" in first and "cfg row col ulysses" in first
+    assert re.search(r"ring9 vae8 .* 6[01]% .* ring \+7\.\d s", out)
     assert re.search(r"6\.7-7\.4 .* 67% ", first)
     assert any("ring9" in line for line in out.splitlines()) and "why 1 " in out and "fewer? " in out
     assert (
@@ -157,7 +158,9 @@ def test_kinds_differ_and_ring_is_among_them(plan: Any) -> None:
         lines = [line for line in plan(f"--gpus {gpus}").splitlines() if re.match(r"\d  ", line)]
         names = [frozenset(re.sub(r"[\dx]+", "", word) for word in line.split("  ")[1].split()) for line in lines]
         assert len(names) == len(set(names)) and any("ring" in name for name in names)
-    assert len([line for line in plan("--gpus 72 --top 2").splitlines() if re.match(r"\d  ", line)]) == 2
+    for count in (1, 2):
+        shown = [line for line in plan(f"--gpus 72 --top {count}").splitlines() if re.match(r"\d  ", line)]
+        assert len(shown) == count and ("ring9" in shown[-1]) == (count == 2)
     assert (
         len([line for line in plan("--gpus 72 --all").splitlines() if re.match(r"\d+ +(cfg|tp|ul|ri|at)", line)]) == 106
     )
@@ -203,6 +206,11 @@ def test_a_given_order_is_kept(plan: Any) -> None:
     assert found["candidates"][0]["order"][:2] == ["ulysses", "cfg"]
     free = json.loads(plan("--gpus 16 --hardware h200 --json"))["candidates"][0]
     assert free["order"] == ["cfg", "ulysses"] and free["denoise_s"] < found["candidates"][0]["denoise_s"]
+
+
+def test_few_tokens_are_advice_and_no_error(plan: Any) -> None:
+    assert "tokens a rank" in plan("--gpus 4608") and "tokens a rank" not in plan("--gpus 72")
+    assert json.loads(plan("--gpus 4608 --cfg 1 --ulysses 8 --attn2d 24x24 --size 64x64 --json"))["candidates"]
 
 
 def test_quiet_prints_the_plan_alone(plan: Any) -> None:

@@ -93,12 +93,18 @@ def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
 
 
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best of every kind of plan, `count` of them; the best one with a ring is always among them."""
+    """The best of every kind of plan, `count` of them.
+
+    From two on the best one with a ring is among them, and from three on the best exact one.
+    """
     best: dict[frozenset[str], Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.kind, candidate)
     shown = list(best.values())[:count]
     ring = next((c for c in candidates if c.plan.degrees.ring > 1), None)
-    if ring is not None and ring not in shown:
-        shown = [*shown[: max(count - 1, 1)], ring]
+    if ring is not None and ring not in shown and count > 1:
+        shown = [*shown[: count - 1], ring]
+    exact = next((c for c in candidates if c.plan.exact), None)
+    if exact is not None and exact not in shown and count > 2:
+        shown = sorted([*shown[: count - 2], exact, shown[-1]], key=candidates.index)
     return shown
