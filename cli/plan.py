@@ -84,7 +84,7 @@ def plan(
         **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
         **{"approximate": approximate, "fewer": fewer, "all": everything},
     }
-    page = Page(found, recipe, draft.facts, top, everything, repeated)
+    page = Page(found, count, recipe, draft.facts, top, everything, repeated)
     chosen = page.chosen(explain)
     if save is not None:
         page.save(save, chosen)
@@ -106,7 +106,7 @@ def plan(
     elif explain is not None:
         text.answer(*page.head, "", *plan_explain.page(found, chosen, explain))
     else:
-        text.answer(*page.table(ask), *(f"wrote    {path}" for path in (save, plot) if path))
+        text.answer(*page.table(), *(f"wrote    {path}" for path in (save, plot) if path))
 
 
 def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
@@ -155,6 +155,8 @@ class Page:
     """What is shown of a recommendation, and what of the request is repeated in commands."""
 
     found: Recommendation
+    gpus: int
+    """As asked; --fewer may have found fewer enough."""
     recipe: Recipe
     facts: ModelFacts
     top: int | None
@@ -200,13 +202,13 @@ class Page:
         model = self.recipe.model or self.facts.name
         return report.recipe_of(candidate, model, self.found.ask.hardware.name)
 
-    def table(self, ask: Ask) -> list[str]:
+    def table(self) -> list[str]:
         """The page without any other flag."""
         lines = [*self.head, "", *plan_table.plans(self.found, self.shown), ""]
         lines += plan_table.reasons(self.found)
         gpus = self.found.ask.gpus
-        if ask.gpus != gpus:
-            lines += text.paragraph("fewer", f"{ask.gpus} GPUs would be no faster; {ask.gpus - gpus} are free")
+        if self.gpus != gpus:
+            lines += plan_table.rest_line(self.found, self.gpus)
         elif gpus > 1 and (part := self._part()) is not None:
             lines += plan_table.fewer_line(self.found, part)
         lines += text.paragraph("run", self.command())
@@ -236,7 +238,7 @@ class Page:
 
     def again(self) -> str:
         """The command that shows this plan again."""
-        words = ["hybridgen", "plan", "--gpus", str(self.found.ask.gpus)]
+        words = ["hybridgen", "plan", "--gpus", str(self.gpus)]
         words += self._given(("", "request", "parallel"), self.recipe.request.frames)
         for name, value in self.own_flags.items():
             if value is not None and value is not False:

@@ -105,6 +105,15 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
     return paragraph("fewer?", f"{text}; {copies} such groups {more} one of {gpus}")
 
 
+def rest_line(found: Recommendation, gpus: int) -> list[str]:
+    """What the GPUs can do that --fewer leaves."""
+    width = found.ask.gpus
+    more, left = divmod(gpus - width, width)
+    free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
+    free += f"{', and ' if more and left else ''}{_gpus(left)} {'is' if left == 1 else 'are'} free" if left else ""
+    return paragraph("fewer", f"{gpus} GPUs would be no faster than {width}, within the model's error; {free}")
+
+
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 

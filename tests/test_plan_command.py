@@ -109,6 +109,14 @@ def test_fewer_gpus_where_more_are_no_faster() -> None:
     assert recommend.fewer(ask(8)).ask.gpus == 8
 
 
+def test_fewer_says_what_the_rest_could_do(plan: Any) -> None:
+    out = plan("--gpus 5 --hardware rtx4090 --model demo --fewer")
+    assert (
+        "5 GPUs would be no faster than 2" in out and "the other 3 make 1 more clip" in out and "1 GPU is free" in out
+    )
+    assert "hybridgen plan --gpus 5 --model demo --hardware rtx4090 --fewer" in out
+
+
 def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
     template = Plan(WAN22, PUBLISHED_CLIP)
     machine = recommend.anchored(find("h200"), template, 500)
@@ -275,7 +283,7 @@ def test_json_has_the_documented_form(plan: Any) -> None:
     assert first["end_to_end_s"] == pytest.approx(9.20, rel=0.05)
     assert first["speedup"] == pytest.approx(found["one_gpu_denoise_s"] / first["denoise_s"], rel=1e-3)
     assert first["efficiency"] == pytest.approx(first["speedup"] / 72, rel=1e-3)
-    assert 57 < first["memory_gb"]["experts"] < first["memory_gb"]["peak"] < 80
+    assert 57 < first["memory_gb"]["weights"] < first["memory_gb"]["peak"] < 80
     assert set(first["bytes_per_step"]) == {"cfg", "row", "col", "ulysses"} <= set(AXES)
     assert sum(first["seconds"].values()) == pytest.approx(first["denoise_s"], rel=1e-3)
     assert all(isinstance(why, str) for c in found["candidates"] for why in c["why"])
@@ -328,7 +336,7 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     )
     found = json.loads(plan(f"--model-facts {file} --gpus 8 --hardware h100 --json"))
     assert found["model"] == "mine" and found["request"]["tokens"] == 21 * 30 * 52
-    assert found["candidates"][0]["memory_gb"]["experts"] == 23.0
+    assert found["candidates"][0]["memory_gb"]["weights"] == 23.0
     assert all(8 % c["degrees"]["ulysses"] == 0 for c in found["candidates"])
     file.write_text("layers: 4\nhead: 8\n")
     assert "unknown key head; did you mean heads?" in plan(f"--model-facts {file} --gpus 8", code=2)

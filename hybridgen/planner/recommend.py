@@ -66,8 +66,6 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     """Legal plans that break a limit of memory or time."""
-    approximate: int = 0
-    """Approximate plans that did not compete."""
 
     @property
     def best(self) -> Candidate:
@@ -106,11 +104,8 @@ def recommend(ask: Ask, retry: bool = True) -> Recommendation:
     degree breaks, no-plan, memory or max-time; each names what would do.
     """
     one_gpu = one_gpu_seconds(ask.template, ask.hardware)
-    fitting, rejected, hidden = [], [], 0
-    for plan in candidates.legal_plans(ask.template, ask.gpus, _exact_only(ask)):
-        if not plan.exact and not _wants_approximate(ask):
-            hidden += 1
-            continue
+    fitting, rejected = [], []
+    for plan in candidates.legal_plans(ask.template, ask.gpus, competing(ask)):
         candidate = priced(plan, ask, one_gpu)
         found = rejections(candidate, ask)
         rejected += found
@@ -121,16 +116,12 @@ def recommend(ask: Ask, retry: bool = True) -> Recommendation:
 
         raise refusal(ask, rejected, look_further=retry)
     order = ranked(fitting, tie_share(ask.hardware))
-    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)), hidden)
+    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)))
 
 
-def _wants_approximate(ask: Ask) -> bool:
-    return ask.approximate or "pipefusion" in ask.fixed
-
-
-def _exact_only(ask: Ask) -> Fixed:
-    """What is fixed; pipefusion is 1 unless it may compete, since with no stale step it makes nothing faster."""
-    return ask.fixed if _wants_approximate(ask) else {"pipefusion": 1, **ask.fixed}
+def competing(ask: Ask) -> Fixed:
+    """The degrees that are fixed; pipefusion is 1 unless it is given or may compete."""
+    return ask.fixed if ask.approximate else {"pipefusion": 1, **ask.fixed}
 
 
 def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.errors import Change, RequestError, Violation
 from hybridgen.planner import candidates
-from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, recommend
+from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend
 from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
 
@@ -54,7 +54,7 @@ def _with_more(ask: Ask) -> Recommendation | None:
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
     given = Degrees(**ask.fixed)  # type: ignore[arg-type]
-    legal = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
+    legal = candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed={})))
     near = sorted(legal, key=lambda p: candidates.distance(given, p.degrees))[:2]
     broken = registry.violations(replace(ask.template, degrees=given))
     for violation in broken:
@@ -80,7 +80,7 @@ def _change(ask: Ask, degrees: Degrees) -> Change:
 def _without_vae(ask: Ask) -> Violation | None:
     """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
-    for plan in candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1, **others}):
+    for plan in candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed=others))):
         wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
         return next(iter(registry.violations(wide)), None)
     return None
