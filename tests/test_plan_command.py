@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -127,14 +128,15 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
 
 
 def test_planning_is_quick() -> None:
-    started = time.perf_counter()
+    """CPU seconds, which other processes on the machine do not change; start-up is included for 72."""
+    started = time.process_time()
     assert recommend.recommend(ask(4608)).candidates
-    assert time.perf_counter() - started < 2
-    started = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"], cwd=ROOT, check=True, capture_output=True
-    )
-    assert time.perf_counter() - started < 1.5  # 0.3 s on an idle core; the machine may be busy
+    assert time.process_time() - started < 2
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.6
 
 
 # The pages
