@@ -187,6 +187,8 @@ def test_streaming_hides_the_writing() -> None:
     streamed, waited = (decode.tail_seconds(plan, RACK, seconds, s) for s in (True, False))
     assert waited == pytest.approx(RACK.fixed.value + seconds + written)
     assert streamed == pytest.approx(RACK.fixed.value + seconds + written / 20)
+    slow = replace(RACK, writing=RACK.writing.times(0.01, ""))  # then the writing is what is waited for
+    assert decode.tail_seconds(plan, slow, seconds) == pytest.approx(RACK.fixed.value + 100 * written)
 
 
 # Topology and mesh order

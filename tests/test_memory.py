@@ -101,6 +101,7 @@ def test_text_is_encoded_on_rank_0_before_the_experts_come() -> None:
     plan = Plan(WAN22, CLIP, Degrees(cfg=2, ulysses=4))
     held = phase_sizes(terms(plan))
     encoder = WAN22.text_params * 2
+    assert [term.phases for term in terms(plan) if term.name == "text encoder"] == [("setup",)]
     assert held["setup"] == encoder and peak(plan) == max(held.values()) < sum(t.size for t in terms(plan))
     assert not any(term.name == "text encoder" for term in terms(plan, 1))
 
