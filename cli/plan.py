@@ -17,9 +17,9 @@ from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.planner import hardware, recommend, refusals, report
 from hybridgen.planner.ranking import Candidate, kinds
-from hybridgen.planner.recommend import Ask, Recommendation
+from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
-from hybridgen.resolve import MAX_RANKS, given_degrees, order_of, published_frames, template, with_heads
+from hybridgen.resolve import MAX_RANKS, given_degrees, published_frames, with_heads
 
 EXAMPLES = (
     "hybridgen plan --gpus 72 --heads 40\n\n"
@@ -62,18 +62,13 @@ def plan(
     """
     recipe = compose(None, [], {**flags, "dtype": dtype})
     facts = facts_of(recipe, model_facts, heads)
-    given = given_degrees(recipe.parallel)
-    count, per_node = counts(gpus, nodes, gpus_per_node, given)
+    count, per_node = counts(gpus, nodes, gpus_per_node, given_degrees(recipe.parallel))
     computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
-    draft = template(published_frames(recipe, facts), facts)
+    ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)
     if anchor is not None:
-        computer = recommend.anchored(computer, draft, anchor)
-    ask = Ask(
-        template=draft,
-        gpus=count,
-        hardware=computer,
-        fixed=given,
-        order=order_of(recipe.parallel.order, Degrees(**given)) if recipe.parallel.order else None,  # type: ignore[arg-type]
+        ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))
+    ask = replace(
+        ask,
         approximate=approximate,
         memory=None if memory is None else text.quantity("--memory", memory, text.BYTES, "40GB"),
         max_time=None if max_time is None else text.quantity("--max-time", max_time, text.SECONDS, "90s"),
@@ -84,7 +79,7 @@ def plan(
         **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
         **{"approximate": approximate, "fewer": fewer, "all": everything},
     }
-    page = Page(found, count, recipe, draft.facts, top, everything, repeated)
+    page = Page(found, count, recipe, facts, top, everything, repeated)
     chosen = page.chosen(explain)
     if save is not None:
         page.save(save, chosen)

@@ -211,6 +211,13 @@ def test_hosts_set_the_domain(plan: Any) -> None:
     assert "one NVLink 5 domain" in plan("--nodes 18 --gpus-per-node 4")
 
 
+def test_what_a_recipe_leaves_open_is_planned() -> None:
+    recipe = compose(None, ["parallel.ulysses=4", "parallel.order=[ulysses, cfg]"], {"model": "wan2.1-1.3b"})
+    best = recommend.recommend(recommend.ask_for(recipe, 16, find("h200"))).best.plan
+    assert best.degrees.ulysses == 4 and best.order[:2] == ("ulysses", "cfg") and best.world_size == 16
+    assert best.facts.name == "wan2.1-t2v-1.3b"
+
+
 def test_a_given_order_is_kept(plan: Any) -> None:
     found = json.loads(plan("--gpus 16 --hardware h200 --order ulysses,cfg --json"))
     assert found["candidates"][0]["order"][:2] == ["ulysses", "cfg"]

@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
+from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import Plan
 from hybridgen.planner import candidates, decode, memory
 from hybridgen.planner.candidates import Fixed
@@ -15,6 +18,8 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import best_order
 from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
+from hybridgen.recipe import Recipe
+from hybridgen.resolve import given_degrees, order_of, template
 from hybridgen.traffic import PHASES, Term
 
 RULES = {
@@ -48,6 +53,19 @@ class Ask:
         return self.memory or self.hardware.memory.value or math.inf
 
 
+def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None) -> Ask:
+    """What a recipe leaves open, for so many GPUs: its degrees and mesh order are kept. Raises RequestError."""
+    facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    given, order = given_degrees(recipe.parallel), recipe.parallel.order
+    return Ask(
+        template(recipe, facts),
+        gpus,
+        hardware,
+        given,
+        order_of(order, Degrees(**given)) if order else None,  # type: ignore[arg-type]
+    )
+
+
 @dataclass(frozen=True)
 class Rejected:
     """A plan that cannot be, the rule it breaks, and the plan most like it that can."""
@@ -77,9 +95,9 @@ class Recommendation:
         return self.best.one_gpu
 
 
-def anchored(hardware: Hardware, template: Plan, seconds: float) -> Hardware:
+def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     """The machine on which one GPU denoises in `seconds`: its rates scaled together. Raises RequestError (anchor)."""
-    alone = cost(_alone(template), hardware)
+    alone = cost(_alone(plan), hardware)
     scaled = sum(item.seconds for item in alone.items if item.bound in ("compute", "memory"))
     factor = (seconds - (alone.denoise - scaled)) / scaled
     if not (math.isfinite(factor) and factor > 0):
@@ -91,10 +109,8 @@ def anchored(hardware: Hardware, template: Plan, seconds: float) -> Hardware:
     return hardware.slower(factor, f"scaled to --anchor {seconds:g} s")
 
 
-def _alone(template: Plan) -> Plan:
-    from hybridgen.degrees import Degrees
-
-    return replace(template, degrees=Degrees(), patches=0, warmup=0)
+def _alone(plan: Plan) -> Plan:
+    return replace(plan, degrees=Degrees(), patches=0, warmup=0)
 
 
 def recommend(ask: Ask, retry: bool = True) -> Recommendation:
