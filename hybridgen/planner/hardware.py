@@ -51,6 +51,8 @@ class Hardware:
     """Memory that context and communicators take on every rank (B)."""
     first: Constant
     """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
+    workspace: Constant
+    """How many times its tensors decoding takes, with what the convolutions need to work in (1)."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant

@@ -157,7 +157,11 @@ def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
     """Memory of the fullest rank."""
     rank = memory.fullest_rank(plan)
     context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
-    return (*memory.terms(plan, rank), Term("context", int(context), PHASES))
+    terms = [
+        term._replace(size=int(term.size * hardware.workspace.value)) if term.phases == ("decode",) else term
+        for term in memory.terms(plan, rank)
+    ]
+    return (*terms, Term("context", int(context), PHASES))
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
