@@ -23,6 +23,7 @@ from hybridgen.plan import Clip, Plan
 from hybridgen.planner import recommend
 from hybridgen.planner.hardware import Constant, find
 from hybridgen.planner.machines import MACHINES
+from hybridgen.planner.ranking import oblong
 from hybridgen.planner.recommend import Ask
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
@@ -78,18 +79,21 @@ def test_ring_is_never_above_attention2d_at_cp_9() -> None:
 def test_every_machine_gets_ranked_plans(hardware: str, gpus: int) -> None:
     template = Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P)
     found = recommend.recommend(Ask(template, gpus, find(hardware)))
-    ties = [c for c in found.candidates if c.tie]
-    rest = [c.cost.clip for c in found.candidates if not c.tie]
-    assert list(found.candidates[: len(ties)]) == ties and rest == sorted(rest)
+    first, *rest = found.candidates
+    assert rest == sorted(rest, key=lambda c: c.cost.clip)
+    assert first.cost.clip <= rest[0].cost.clip or first.tie and rest[0].tie
     assert all(c.plan.exact and c.plan.world_size == gpus and c.peak <= found.ask.limit for c in found.candidates)
 
 
 def test_ties_prefer_cfg_then_ulysses_then_a_square() -> None:
-    best = recommend.recommend(ask(16)).candidates
-    tied = [c.plan.degrees for c in best if c.tie]
-    assert len(tied) > 1 and [d.cfg for d in tied] == sorted((d.cfg for d in tied), reverse=True)
-    first = [d for d in tied if d.cfg == tied[0].cfg]
-    assert [d.ulysses for d in first] == sorted((d.ulysses for d in first), reverse=True)
+    for gpus, hardware in ((16, "gb200-nvl72"), (8, "h200"), (24, "gb200-nvl72"), (64, "h200")):
+        found = recommend.recommend(ask(gpus, hardware))
+        tied = [c.plan.degrees for c in found.candidates if c.tie]
+        assert len(tied) > 1 and tied[0] == found.best.plan.degrees
+        widest = max(d.ulysses for d in tied if d.cfg == 2)
+        assert (tied[0].cfg, tied[0].ulysses) == (2, widest)
+        alike = [d for d in tied if (d.cfg, d.ulysses) == (2, widest)]
+        assert oblong(tied[0]) == min(map(oblong, alike))
 
 
 def test_approximate_plans_never_win_unasked() -> None:

@@ -81,15 +81,15 @@ def oblong(degrees: Degrees) -> float:
 
 
 def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
-    """First things first; the plans that tie with the fastest lead, in order of preference, and say so."""
+    """By time, but that the first is the one preferred among those that tie with the fastest; they all say so."""
     if not candidates:
         return []
     fastest = min(candidates, key=lambda c: c.cost.clip)
     limit = fastest.cost.clip + tie * fastest.cost.denoise
-    ties = [c for c in candidates if c.cost.clip <= limit]
-    rest = [c for c in candidates if c.cost.clip > limit]
-    marked = [replace(c, tie=len(ties) > 1) for c in sorted(ties, key=preference)]
-    return marked + sorted(rest, key=lambda c: c.cost.clip)
+    first = min((c for c in candidates if c.cost.clip <= limit), key=preference)
+    rest = sorted((c for c in candidates if c is not first), key=lambda c: c.cost.clip)
+    several = len(rest) > 0 and rest[0].cost.clip <= limit
+    return [replace(c, tie=several and c.cost.clip <= limit) for c in (first, *rest)]
 
 
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
