@@ -357,6 +357,16 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     assert "does not say head_dim, ffn" in plan(f"--model-facts {file} --gpus 8", code=2)
 
 
+def test_a_mixture_of_transformers(plan: Any) -> None:
+    """Cosmos3-Super on 72 GPUs: published 6.79 s with a 3x3 grid, from one GPU's 373.1 s on B200 (344 s on GB200)."""
+    flags = f"--model-facts {ROOT}/examples/cosmos3-super.yaml --gpus 72 --anchor 344 --json"
+    published = json.loads(plan(f"{flags} {PUBLISHED}"))["candidates"][0]
+    assert published["denoise_s"] == pytest.approx(6.79, rel=0.05)
+    assert published["memory_gb"]["weights"] == pytest.approx(128, rel=0.05)  # 64 B parameters
+    rows, cols = json.loads(plan(flags))["candidates"][0]["degrees"]["attn2d"]
+    assert rows > cols  # 8 K/V heads of 64: gathering them costs an eighth of gathering queries
+
+
 # Refusals
 
 
