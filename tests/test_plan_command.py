@@ -247,6 +247,12 @@ def test_a_picture_is_drawn(plan: Any, tmp_path: Path) -> None:
     assert "error[output-exists]" in plan(f"--gpus 8 --plot {picture}", code=2)
 
 
+def test_a_picture_needs_matplotlib(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert plan("--gpus 8 --plot p.png", code=2).startswith("error[plot]: ")
+
+
 @pytest.mark.parametrize(
     "flags",
     [
