@@ -184,8 +184,21 @@ class Page:
             raise RequestError("explain", message, tries=[{"explain": str(near)}])
         return self.shown[number - 1]
 
+    @property
+    def unrunnable(self) -> str:
+        """Why nothing can run the plans; empty where hybridgen run can."""
+        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
+        if own is not None:
+            return f"{self.facts.name} is known from {own} only"
+        model = catalogue.find(self.recipe.model or catalogue.DEFAULT_MODEL)
+        if self.facts.transformer.heads != model.transformer.heads:
+            return f"--heads {heads} is for planning, {model.name} has {model.transformer.heads}"
+        return ""
+
     def save(self, path: Path, candidate: Candidate) -> None:
-        """Write the plan's recipe. Raises RequestError (output-exists) rather than replace another file."""
+        """Write the plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
+        if why := self.unrunnable:
+            raise RequestError("save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}])
         if path.exists():
             raise RequestError("output-exists", f"--save {path} exists; nothing is overwritten, name another file")
         try:
@@ -206,9 +219,12 @@ class Page:
             lines += plan_table.rest_line(self.found, self.gpus)
         elif gpus > 1 and (part := self._part()) is not None:
             lines += plan_table.fewer_line(self.found, part)
-        lines += text.paragraph("run", self.command())
-        lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
-        lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
+        if self.unrunnable:
+            lines += text.paragraph("run", f"nothing: {self.unrunnable}")
+        else:
+            lines += text.paragraph("run", self.command())
+            lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
+            lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
     def _part(self) -> Recommendation | None:
@@ -221,12 +237,7 @@ class Page:
             return None
 
     def command(self) -> str:
-        """The command that runs the first plan, or why there is none."""
-        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
-        if own is not None:
-            return f"nothing: {self.facts.name} is known from {own} only"
-        if heads is not None and heads != catalogue.find(self.facts.name).transformer.heads:
-            return f"nothing: --heads {heads} is for planning, {self.facts.name} has other heads"
+        """The command that runs the first plan."""
         best = self.found.best
         words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best)]
         return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])

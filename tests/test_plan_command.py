@@ -357,6 +357,7 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     assert found["model"] == "mine" and found["request"]["tokens"] == 21 * 30 * 52
     assert found["candidates"][0]["memory_gb"]["weights"] == 23.0
     assert all(8 % c["degrees"]["ulysses"] == 0 for c in found["candidates"])
+    assert "run      nothing: mine is known from" in plan(f"--model-facts {file} --gpus 8")
     file.write_text("layers: 4\nhead: 8\n")
     assert "unknown key head; did you mean heads?" in plan(f"--model-facts {file} --gpus 8", code=2)
     file.write_text("layers: 4\nheads: 8\n")
@@ -393,6 +394,7 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 8 --top 0", "top", "nearest: 1"),
         ("--gpus 9 --nodes 2 --gpus-per-node 4", "gpus", "nearest: 8"),
         ("--gpus 8 --nodes 0", "gpus", "nearest: 1"),
+        ("--gpus 8 --heads 32 --save x.yaml", "save", "has 40"),
         ("--gpus 9 --nodes 2", "gpus", "cannot be spread over --nodes 2; nearest: 8"),
         ("--model-facts nothere.yaml --gpus 8", "model-facts", "No such file"),
         ("--model demo --model-facts x.yaml --gpus 8", "model-facts", "two models"),

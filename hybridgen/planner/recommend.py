@@ -74,6 +74,8 @@ class Rejected:
     rule: str
     message: str
     nearest: str = ""
+    excess: float = math.inf
+    """How many times a limit of memory or time it needs."""
 
 
 @dataclass(frozen=True)
@@ -166,15 +168,15 @@ def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
     """The limits that a plan breaks."""
-    plan, found = candidate.plan, []
-    if candidate.peak > ask.limit:
-        whose = (
-            f"--memory {ask.memory / 1e9:g}GB" if ask.memory else f"the {ask.limit / 1e9:g} GB of {ask.hardware.title}"
-        )
-        found.append(Rejected(plan, "memory", f"needs {candidate.peak / 1e9:.1f} GB on a GPU, more than {whose}"))
-    if ask.max_time is not None and candidate.cost.clip > ask.max_time:
-        message = f"takes {candidate.cost.clip:.3g} s end to end, more than --max-time {ask.max_time:g}s"
-        found.append(Rejected(plan, "max-time", message))
+    plan, peak, seconds, found = candidate.plan, candidate.peak, candidate.cost.clip, []
+    if peak > ask.limit:
+        limit = f"{ask.limit / 1e9:g}"
+        whose = f"--memory {limit}GB" if ask.memory else f"the {limit} GB of {ask.hardware.title}"
+        message = f"needs {peak / 1e9:.1f} GB on a GPU, more than {whose}"
+        found.append(Rejected(plan, "memory", message, excess=peak / ask.limit))
+    if ask.max_time is not None and seconds > ask.max_time:
+        message = f"takes {seconds:.3g} s end to end, more than --max-time {ask.max_time:g}s"
+        found.append(Rejected(plan, "max-time", message, excess=seconds / ask.max_time))
     return found
 
 
@@ -196,7 +198,7 @@ def scaling(ask: Ask) -> list[Recommendation]:
     found = []
     for width in widths(ask.gpus):
         try:
-            found.append(recommend(replace(ask, gpus=width)))
+            found.append(recommend(replace(ask, gpus=width), retry=False))
         except RequestError:
             continue
     return found

@@ -23,7 +23,7 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
         return _no_plan(ask)
     rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
     rejected = [r for r in rejected if r.rule == rule]
-    nearest = min(rejected, key=lambda r: _excess(r.message))
+    nearest = min(rejected, key=lambda r: r.excess)
     message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
     found = _with_more(ask) if look_further else None
     if found is None:
@@ -33,11 +33,6 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
     change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
     hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
     return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
-
-
-def _excess(message: str) -> float:
-    """The figure that breaks the limit."""
-    return next(float(word) for word in message.split() if word.replace(".", "").isdigit())
 
 
 def _with_more(ask: Ask) -> Recommendation | None:
