@@ -19,7 +19,7 @@ from hybridgen.planner import hardware, recommend, refusals, report
 from hybridgen.planner.ranking import Candidate, kinds
 from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
-from hybridgen.resolve import MAX_RANKS, given_degrees, published_frames, with_heads
+from hybridgen.resolve import MAX_RANKS, given_degrees, published_frames, refuse_pipefusion_options, with_heads
 
 EXAMPLES = (
     "hybridgen plan --gpus 72 --heads 40\n\n"
@@ -64,6 +64,8 @@ def plan(
     facts = facts_of(recipe, model_facts, heads)
     count, per_node = counts(gpus, nodes, gpus_per_node, given_degrees(recipe.parallel))
     computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
+    if not approximate and recipe.parallel.pipefusion in (None, 1):
+        refuse_pipefusion_options(recipe.parallel)
     ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)
     if anchor is not None:
         ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))

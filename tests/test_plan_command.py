@@ -383,6 +383,8 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 8 --ulysses 6 --cfg 2", "ulysses-heads", "nearest: 5, 8"),
         ("--gpus 8 --ulysses 5", "no-plan", "no legal plan has 8 GPUs with --ulysses 5"),
         ("--gpus 8 --vae 9", "vae-width", "nearest: 8"),
+        ("--gpus 3 --cfg 2 --vae 8", "no-plan", "with --cfg 2 --vae 8"),
+        ("--gpus 8 --patches 4", "pipefusion-only", "--patches 4"),
         ("--gpus 72 --max-time 5s", "max-time", "288 GPUs as cfg2 ulysses8"),
         ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 4 GPUs as cfg2 tp2"),
         ("--gpus 8 --memory 15GB", "memory", "needs 16.4 GB on a GPU, more than --memory 15GB; nearest: 16 GPUs"),

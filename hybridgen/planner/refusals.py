@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.errors import Change, RequestError, Violation
+from hybridgen.plan import Plan
 from hybridgen.planner import candidates
 from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend
 from hybridgen.resolve import MAX_RANKS
@@ -55,20 +56,23 @@ def _no_plan(ask: Ask) -> RequestError:
     for violation in broken:
         if violation.rule != "vae-width" or given.world == ask.gpus:
             error = RequestError.of(violation)
-            error.tries = (_change(ask, near[0].degrees),) if near else error.tries
+            error.tries = (_change(ask, near[0]),) if near else error.tries
             return error
     if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
         return RequestError.of(too_wide)
     factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
     names = ", ".join(str(p.degrees) for p in near) or "none"
     message = f"no legal plan has {ask.gpus} GPUs{f' with {factors}' if factors else ''}; nearest: {names}"
-    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p.degrees) for p in near[:1]])
+    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p) for p in near[:1]])
 
 
-def _change(ask: Ask, degrees: Degrees) -> Change:
-    """The given flags as a legal plan has them."""
-    named = degrees.named()
+def _change(ask: Ask, plan: Plan) -> Change:
+    """The given flags as a legal plan has them; the VAE's width goes where it is too wide for it."""
+    named = plan.degrees.named()
     changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name != "vae"}
+    vae = int(ask.fixed.get("vae", 1))  # type: ignore[arg-type]
+    if registry.violations(replace(plan, degrees=replace(plan.degrees, vae=vae))):
+        changes["vae"] = None
     return {**changes, "usp": None}
 
 
