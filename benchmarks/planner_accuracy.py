@@ -136,7 +136,7 @@ def calibrate(found: list[Row]) -> dict[str, float]:
 
     fit("slowdown", two, 1e-3, 0.5)
     fit("inside.bandwidth", rack, 1e10, 1e12, falls=True)
-    fit("inside.hop", ring, 1e-5, 1e-2)
+    fit("ring", ring, 1e-5, 1e-2)
     return constants
 
 

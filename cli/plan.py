@@ -17,9 +17,9 @@ from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.planner import hardware, recommend, refusals, report
 from hybridgen.planner.ranking import Candidate, kinds
-from hybridgen.planner.recommend import Ask, Recommendation
+from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
-from hybridgen.resolve import MAX_RANKS, given_degrees, order_of, published_frames, template, with_heads
+from hybridgen.resolve import MAX_RANKS, given_degrees, published_frames, refuse_pipefusion_options, with_heads
 
 EXAMPLES = (
     "hybridgen plan --gpus 72 --heads 40\n\n"
@@ -62,17 +62,15 @@ def plan(
     """
     recipe = compose(None, [], {**flags, "dtype": dtype})
     facts = facts_of(recipe, model_facts, heads)
-    given = given_degrees(recipe.parallel)
-    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(gpus_per_node)
-    draft = template(published_frames(recipe, facts), facts)
+    count, per_node = counts(gpus, nodes, gpus_per_node, given_degrees(recipe.parallel))
+    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
+    if not approximate and recipe.parallel.pipefusion in (None, 1):
+        refuse_pipefusion_options(recipe.parallel)
+    ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)
     if anchor is not None:
-        computer = recommend.anchored(computer, draft, anchor)
-    ask = Ask(
-        template=draft,
-        gpus=count_of(gpus, nodes, gpus_per_node, given),
-        hardware=computer,
-        fixed=given,
-        order=order_of(recipe.parallel.order, Degrees(**given)) if recipe.parallel.order else None,  # type: ignore[arg-type]
+        ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))
+    ask = replace(
+        ask,
         approximate=approximate,
         memory=None if memory is None else text.quantity("--memory", memory, text.BYTES, "40GB"),
         max_time=None if max_time is None else text.quantity("--max-time", max_time, text.SECONDS, "90s"),
@@ -83,7 +81,7 @@ def plan(
         **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
         **{"approximate": approximate, "fewer": fewer, "all": everything},
     }
-    page = Page(found, recipe, draft.facts, top, everything, repeated)
+    page = Page(found, count, recipe, facts, top, everything, repeated)
     chosen = page.chosen(explain)
     if save is not None:
         page.save(save, chosen)
@@ -92,7 +90,10 @@ def plan(
 
         draw(plot, found, recommend.scaling(replace(ask, gpus=found.ask.gpus)), page.shown)
     if as_json:
-        text.answer(json.dumps(report.as_data(found, page.listed, refusals.all_rejected(found), page.frames), indent=2))
+        data = report.as_data(found, page.listed, refusals.all_rejected(found), page.frames)
+        if scaling:
+            data["scaling"] = [report.candidate_data(one.best) for one in recommend.scaling(ask)]
+        text.answer(json.dumps(data, indent=2))
     elif quiet:
         text.answer(chosen.config)
     elif scaling:
@@ -102,7 +103,7 @@ def plan(
     elif explain is not None:
         text.answer(*page.head, "", *plan_explain.page(found, chosen, explain))
     else:
-        text.answer(*page.table(ask), *(f"wrote    {path}" for path in (save, plot) if path))
+        text.answer(*page.table(), *(f"wrote    {path}" for path in (save, plot) if path))
 
 
 def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
@@ -118,27 +119,32 @@ def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
     return facts if heads is None or heads == facts.transformer.heads else with_heads(facts, heads)
 
 
-def count_of(gpus: int | None, nodes: int | None, per_node: int | None, given: dict[str, int | tuple[int, int]]) -> int:
-    """The number of GPUs: as given, hosts times GPUs of one, or the product of the degrees. Raises RequestError."""
+def counts(
+    gpus: int | None, nodes: int | None, per_node: int | None, given: dict[str, int | tuple[int, int]]
+) -> tuple[int, int | None]:
+    """Numbers of GPUs, in all and of a host: as given, by hosts, or the product of the degrees. Raises RequestError."""
     for name, value in (("gpus", gpus), ("nodes", nodes), ("gpus-per-node", per_node)):
         if value is not None and not 1 <= value <= MAX_RANKS:
             near = 1 if value < 1 else MAX_RANKS
             message = f"--{name} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
             raise RequestError("gpus", message, tries=[{name: str(near)}])
-    if nodes is not None and per_node is not None:
-        if gpus not in (None, nodes * per_node):
-            message = f"--gpus {gpus} is not --nodes {nodes} x --gpus-per-node {per_node}; nearest: {nodes * per_node}"
-            raise RequestError("gpus", message, tries=[{"gpus": str(nodes * per_node)}])
+    if gpus is None and nodes is not None and per_node is not None:
         gpus = nodes * per_node
     if gpus is None and any(name != "vae" for name in given):
         gpus = Degrees(**given).world  # type: ignore[arg-type]
     if gpus is None:
-        raise RequestError(
-            "gpus", "--gpus is missing: how many GPUs are there? nearest: --gpus 8", tries=[{"gpus": "8"}]
-        )
+        message = "--gpus is missing: how many GPUs are there? nearest: --gpus 8"
+        raise RequestError("gpus", message, tries=[{"gpus": "8"}])
     if gpus > MAX_RANKS:
         raise RequestError("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
-    return gpus
+    if nodes is not None:
+        near = nodes * (per_node or max(round(gpus / nodes), 1))
+        if gpus != near:
+            hosts = f"--nodes {nodes}" + (f" x --gpus-per-node {per_node}" if per_node else "")
+            message = f"--gpus {gpus} cannot be spread over {hosts}; nearest: {near}"
+            raise RequestError("gpus", message, tries=[{"gpus": str(near)}])
+        per_node = gpus // nodes
+    return gpus, per_node
 
 
 @dataclass
@@ -146,6 +152,8 @@ class Page:
     """What is shown of a recommendation, and what of the request is repeated in commands."""
 
     found: Recommendation
+    gpus: int
+    """As asked; --fewer may have found fewer enough."""
     recipe: Recipe
     facts: ModelFacts
     top: int | None
@@ -178,8 +186,21 @@ class Page:
             raise RequestError("explain", message, tries=[{"explain": str(near)}])
         return self.shown[number - 1]
 
+    @property
+    def unrunnable(self) -> str:
+        """Why nothing can run the plans; empty where hybridgen run can."""
+        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
+        if own is not None:
+            return f"{self.facts.name} is known from {own} only"
+        model = catalogue.find(self.recipe.model or catalogue.DEFAULT_MODEL)
+        if self.facts.transformer.heads != model.transformer.heads:
+            return f"--heads {heads} is for planning, {model.name} has {model.transformer.heads}"
+        return ""
+
     def save(self, path: Path, candidate: Candidate) -> None:
-        """Write the plan's recipe. Raises RequestError (output-exists) rather than replace another file."""
+        """Write the plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
+        if why := self.unrunnable:
+            raise RequestError("save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}])
         if path.exists():
             raise RequestError("output-exists", f"--save {path} exists; nothing is overwritten, name another file")
         try:
@@ -191,18 +212,21 @@ class Page:
         model = self.recipe.model or self.facts.name
         return report.recipe_of(candidate, model, self.found.ask.hardware.name)
 
-    def table(self, ask: Ask) -> list[str]:
+    def table(self) -> list[str]:
         """The page without any other flag."""
         lines = [*self.head, "", *plan_table.plans(self.found, self.shown), ""]
         lines += plan_table.reasons(self.found)
         gpus = self.found.ask.gpus
-        if ask.gpus != gpus:
-            lines += text.paragraph("fewer", f"{ask.gpus} GPUs would be no faster; {ask.gpus - gpus} are free")
+        if self.gpus != gpus:
+            lines += plan_table.rest_line(self.found, self.gpus)
         elif gpus > 1 and (part := self._part()) is not None:
             lines += plan_table.fewer_line(self.found, part)
-        lines += text.paragraph("run", self.command())
-        lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
-        lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
+        if self.unrunnable:
+            lines += text.paragraph("run", f"nothing: {self.unrunnable}")
+        else:
+            lines += text.paragraph("run", self.command())
+            lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
+            lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
     def _part(self) -> Recommendation | None:
@@ -215,19 +239,14 @@ class Page:
             return None
 
     def command(self) -> str:
-        """The command that runs the first plan, or why there is none."""
-        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
-        if own is not None:
-            return f"nothing: {self.facts.name} is known from {own} only"
-        if heads is not None and heads != catalogue.find(self.facts.name).transformer.heads:
-            return f"nothing: --heads {heads} is for planning, {self.facts.name} has other heads"
+        """The command that runs the first plan."""
         best = self.found.best
         words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best)]
         return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
 
     def again(self) -> str:
         """The command that shows this plan again."""
-        words = ["hybridgen", "plan", "--gpus", str(self.found.ask.gpus)]
+        words = ["hybridgen", "plan", "--gpus", str(self.gpus)]
         words += self._given(("", "request", "parallel"), self.recipe.request.frames)
         for name, value in self.own_flags.items():
             if value is not None and value is not False:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from hybridgen.cli.text import paragraph, seconds, size, span, table
+from hybridgen.cli.text import paragraph, seconds, size, span, table, width
 from hybridgen.planner import compute, decode
 from hybridgen.planner.memory import phase_sizes
 from hybridgen.planner.orders import crossings, domains, used_axes
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.recommend import Recommendation
 
-BAR = 30
-"""Characters of a bar that is all of the time."""
+BARS = (14, 30)
+"""Characters of a bar that is all of the time, on narrow and on wide pages."""
 
 
 def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
@@ -38,16 +38,18 @@ def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
 
 def _time(candidate: Candidate) -> list[str]:
     cost, steps = candidate.cost, candidate.plan.clip.steps
-    rows = []
+    rows, limit = [], width()
+    wide = max(len(f"{item.bound}, {item.link}") for item in cost.items)
+    full = BARS[limit is None or limit >= 100]
     for item in sorted(cost.items, key=lambda item: -item.seconds):
         share = item.seconds / cost.denoise
         name = f"{item.name} exchange" if item.communication else item.name
         name += f" ({item.axis})" if item.axis in ("row", "col") else ""
         bound = f"{item.bound}, {item.link}" if item.link else item.bound
-        bar = "#" * round(BAR * share)
-        rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{BAR}}", f"{bound:<16}"])
+        bar = "#" * round(full * share)
+        rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{full}}", f"{bound:<{wide}}"])
     first = f"denoise, {steps} steps of {cost.denoise / steps * 1e3:.0f} ms"
-    return table([first, "s", "%", " " * BAR, f"{'bound by':<16}"], rows)
+    return table([first, "s", "%", " " * full, "bound by".ljust(wide)], rows)
 
 
 def _after(found: Recommendation, candidate: Candidate) -> list[str]:

@@ -38,28 +38,39 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
 
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
-    """The table."""
-    titles = ["#", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "mesh order", "note"]
+    """The table. Where it is too wide, words go before numbers; the first plan's reasons stand below it anyway."""
+    titles = [
+        "#",
+        "plan",
+        "denoise s",
+        "clip s",
+        "speed-up",
+        "eff",
+        "comm",
+        "GB/GPU",
+        "",
+        "why not first",
+        "mesh order",
+    ]
     rows = []
     for number, c in enumerate(shown, start=1):
-        note = c.why[0] if c.why else ""
-        if number == 1:
-            note = "recommended" if c.plan.exact else "recommended; approximate"
+        marks = ["recommended"] if number == 1 else ["tie"] if c.tie else []
+        marks += [] if c.plan.exact else ["approximate"]
         rows.append(
             [
                 str(number), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
-                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
-                " ".join(used_axes(c.plan)) or "-", note,
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak), ", ".join(marks),
+                c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
             ]
         )  # fmt: skip
     across = found.ask.gpus > found.ask.hardware.domain
-    drop = ("speed-up", "comm", "mesh order") if across else ("mesh order", "speed-up", "comm")
-    return fitting(titles, _left_last(titles, rows), (*drop, "eff", "note"), left=2)
+    drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
+    return fitting(titles, _left_last(titles, rows), (*drop, "speed-up", "comm", "eff"), left=2)
 
 
 def _left_last(titles: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """The last two columns are words and stand to the left, although the numbers before them do not."""
-    for at in (len(titles) - 2, len(titles) - 1):
+    """The last three columns are words and stand to the left, although the numbers before them do not."""
+    for at in range(len(titles) - 3, len(titles)):
         wide = max(len(row[at]) for row in [titles, *rows])
         titles[at] = titles[at].ljust(wide)
         for row in rows:
@@ -92,6 +103,15 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
     ratio = copies * found.best.cost.clip / best.cost.clip
     more = f"make {ratio:.1f} times as many clips an hour as" if ratio >= 1.05 else "make no more clips an hour than"
     return paragraph("fewer?", f"{text}; {copies} such groups {more} one of {gpus}")
+
+
+def rest_line(found: Recommendation, gpus: int) -> list[str]:
+    """What the GPUs can do that --fewer leaves."""
+    width = found.ask.gpus
+    more, left = divmod(gpus - width, width)
+    free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
+    free += f"{', and ' if more and left else ''}{_gpus(left)} {'is' if left == 1 else 'are'} free" if left else ""
+    return paragraph("fewer", f"{gpus} GPUs would be no faster than {width}, within the model's error; {free}")
 
 
 def _gpus(count: int) -> str:

@@ -22,6 +22,7 @@ COLOURS = {
     "tp": "#c2a500",
     "pipefusion": "#4d9221",
     "cfg": "#a6d96a",
+    "pipeline bubbles": "#c7e9c0",
     "waiting for the slowest GPU": "#969696",
 }
 """By what the time is spent on; the rest is "other"."""
@@ -55,21 +56,20 @@ def draw(path: Path, found: Recommendation, widths: Sequence[Recommendation], sh
 
 def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     gpus = [one.ask.gpus for one in widths]
-    low = [one.one_gpu / one.best.cost.range[1] for one in widths]
-    high = [one.one_gpu / one.best.cost.range[0] for one in widths]
+    error = widths[0].ask.hardware.anchored.value  # a ratio to one GPU's time is as good as with that time known
+    low, high = ([one.best.speedup * (1 + s * error * (one.ask.gpus > 1)) for one in widths] for s in (-1, 1))
     axes.plot(gpus, gpus, "--", color="#808080", label="ideal")
     axes.fill_between(gpus, low, high, color=COLOURS["matrix products"], alpha=0.25, linewidth=0, label="range")
     axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")
     last = widths[-1].best
-    words = f"{gpus[-1]} GPUs: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
+    words = f"{gpus[-1]} GPU{'s' * (gpus[-1] > 1)}: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
     axes.text(0.97, 0.05, words, transform=axes.transAxes, ha="right", va="bottom", size=14)
-    if len(gpus) > 1:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        ticks = [n for n in gpus if n & (n - 1) == 0 and n <= gpus[-1] / 1.4] + gpus[-1:]
-        axes.set_xticks(ticks, [str(n) for n in ticks])
-        axes.minorticks_off()
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    ticks = [n for n in gpus if n & (n - 1) == 0 and n <= gpus[-1] / 1.4] + gpus[-1:]
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("GPUs", fontsize=13)
     axes.set_ylabel("speed-up of denoising (times one GPU)", fontsize=13)
     axes.tick_params(labelsize=12)

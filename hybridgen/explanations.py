@@ -60,6 +60,7 @@ OTHERS = {
     "recipe-schema": "Recipes carry the version of their format, so that an old one is never misread.",
     "recipe-unreadable": READING,
     "recipe-value": READING,
+    "save": "A recipe is run with a model that hybridgen can load, as it is.",
     "seed": "The seed is a whole number of 63 bits.",
     "steps": WHOLE,
     "system": "The operating system refused something; the message is its own.",

@@ -100,13 +100,19 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
     degrees = Degrees(**given_degrees(parallel))  # type: ignore[arg-type]
+    if degrees.pipefusion == 1:
+        refuse_pipefusion_options(parallel)
+    return degrees
+
+
+def refuse_pipefusion_options(parallel: Parallel) -> None:
+    """Raise RequestError (pipefusion-only) for options that change nothing without PipeFusion."""
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
-        if value is not None and degrees.pipefusion == 1:
+        if value is not None:
             raise RequestError(
                 "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
             )
-    return degrees
 
 
 def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:

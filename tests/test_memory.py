@@ -90,17 +90,18 @@ def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
         return sum(term.size for term in terms(plan, rank) if term.name == name)
 
     whole = Plan(WAN22, CLIP)
-    assert size(whole, "experts") == 2 * WAN22.transformer.params * 2
+    assert size(whole, "weights") == 2 * WAN22.transformer.params * 2
     for degrees in (Degrees(cfg=2), Degrees(ulysses=8), Degrees(attn2d=(3, 3)), Degrees(ring=4)):
-        assert size(Plan(WAN22, CLIP, degrees), "experts") == size(whole, "experts")
+        assert size(Plan(WAN22, CLIP, degrees), "weights") == size(whole, "weights")
     split = Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2), warmup=40)
-    assert size(split, "experts") == pytest.approx(size(whole, "experts") / 4, rel=0.05)
+    assert size(split, "weights") == pytest.approx(size(whole, "weights") / 4, rel=0.05)
 
 
 def test_text_is_encoded_on_rank_0_before_the_experts_come() -> None:
     plan = Plan(WAN22, CLIP, Degrees(cfg=2, ulysses=4))
     held = phase_sizes(terms(plan))
     encoder = WAN22.text_params * 2
+    assert [term.phases for term in terms(plan) if term.name == "text encoder"] == [("setup",)]
     assert held["setup"] == encoder and peak(plan) == max(held.values()) < sum(t.size for t in terms(plan))
     assert not any(term.name == "text encoder" for term in terms(plan, 1))
 

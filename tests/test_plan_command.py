@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from hybridgen.plan import Clip, Plan
 from hybridgen.planner import recommend
 from hybridgen.planner.hardware import Constant, find
 from hybridgen.planner.machines import MACHINES
+from hybridgen.planner.ranking import oblong
 from hybridgen.planner.recommend import Ask
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
@@ -77,18 +79,21 @@ def test_ring_is_never_above_attention2d_at_cp_9() -> None:
 def test_every_machine_gets_ranked_plans(hardware: str, gpus: int) -> None:
     template = Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P)
     found = recommend.recommend(Ask(template, gpus, find(hardware)))
-    ties = [c for c in found.candidates if c.tie]
-    rest = [c.cost.clip for c in found.candidates if not c.tie]
-    assert list(found.candidates[: len(ties)]) == ties and rest == sorted(rest)
+    first, *rest = found.candidates
+    assert rest == sorted(rest, key=lambda c: c.cost.clip)
+    assert first.cost.clip <= rest[0].cost.clip or first.tie and rest[0].tie
     assert all(c.plan.exact and c.plan.world_size == gpus and c.peak <= found.ask.limit for c in found.candidates)
 
 
 def test_ties_prefer_cfg_then_ulysses_then_a_square() -> None:
-    best = recommend.recommend(ask(16)).candidates
-    tied = [c.plan.degrees for c in best if c.tie]
-    assert len(tied) > 1 and [d.cfg for d in tied] == sorted((d.cfg for d in tied), reverse=True)
-    first = [d for d in tied if d.cfg == tied[0].cfg]
-    assert [d.ulysses for d in first] == sorted((d.ulysses for d in first), reverse=True)
+    for gpus, hardware in ((16, "gb200-nvl72"), (8, "h200"), (24, "gb200-nvl72"), (64, "h200")):
+        found = recommend.recommend(ask(gpus, hardware))
+        tied = [c.plan.degrees for c in found.candidates if c.tie]
+        assert len(tied) > 1 and tied[0] == found.best.plan.degrees
+        widest = max(d.ulysses for d in tied if d.cfg == 2)
+        assert (tied[0].cfg, tied[0].ulysses) == (2, widest)
+        alike = [d for d in tied if (d.cfg, d.ulysses) == (2, widest)]
+        assert oblong(tied[0]) == min(map(oblong, alike))
 
 
 def test_approximate_plans_never_win_unasked() -> None:
@@ -109,6 +114,14 @@ def test_fewer_gpus_where_more_are_no_faster() -> None:
     assert recommend.fewer(ask(8)).ask.gpus == 8
 
 
+def test_fewer_says_what_the_rest_could_do(plan: Any) -> None:
+    out = plan("--gpus 5 --hardware rtx4090 --model demo --fewer")
+    assert (
+        "5 GPUs would be no faster than 2" in out and "the other 3 make 1 more clip" in out and "1 GPU is free" in out
+    )
+    assert "hybridgen plan --gpus 5 --model demo --hardware rtx4090 --fewer" in out
+
+
 def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
     template = Plan(WAN22, PUBLISHED_CLIP)
     machine = recommend.anchored(find("h200"), template, 500)
@@ -119,14 +132,15 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
 
 
 def test_planning_is_quick() -> None:
-    started = time.perf_counter()
+    """CPU seconds, which other processes on the machine do not change; start-up is included for 72."""
+    started = time.process_time()
     assert recommend.recommend(ask(4608)).candidates
-    assert time.perf_counter() - started < 2
-    started = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"], cwd=ROOT, check=True, capture_output=True
-    )
-    assert time.perf_counter() - started < 1.5  # 0.3 s on an idle core; the machine may be busy
+    assert time.process_time() - started < 2
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.6
 
 
 # The pages
@@ -136,6 +150,7 @@ def test_the_table_says_what_and_why(plan: Any) -> None:
     out = plan("--gpus 72 --heads 40 --frames 80")
     first = next(line for line in out.splitlines() if line.startswith("1  "))
     assert "cfg2 ulysses4 attn2d3x3 vae8" in first and "recommended" in first and "cfg row col ulysses" in first
+    assert re.search(r"ring9 vae8 .* 6[01]% .* ring \+7\.\d s", out)
     assert re.search(r"6\.7-7\.4 .* 67% ", first)
     assert any("ring9" in line for line in out.splitlines()) and "why 1 " in out and "fewer? " in out
     assert (
@@ -157,7 +172,9 @@ def test_kinds_differ_and_ring_is_among_them(plan: Any) -> None:
         lines = [line for line in plan(f"--gpus {gpus}").splitlines() if re.match(r"\d  ", line)]
         names = [frozenset(re.sub(r"[\dx]+", "", word) for word in line.split("  ")[1].split()) for line in lines]
         assert len(names) == len(set(names)) and any("ring" in name for name in names)
-    assert len([line for line in plan("--gpus 72 --top 2").splitlines() if re.match(r"\d  ", line)]) == 2
+    for count in (1, 2):
+        shown = [line for line in plan(f"--gpus 72 --top {count}").splitlines() if re.match(r"\d  ", line)]
+        assert len(shown) == count and ("ring9" in shown[-1]) == (count == 2)
     assert (
         len([line for line in plan("--gpus 72 --all").splitlines() if re.match(r"\d+ +(cfg|tp|ul|ri|at)", line)]) == 106
     )
@@ -190,6 +207,33 @@ def test_scaling_lists_every_width(plan: Any) -> None:
     assert re.search(r"^  72  cfg2 ulysses4 attn2d3x3 vae8", out, re.M)
 
 
+def test_hosts_set_the_domain(plan: Any) -> None:
+    """Four GPUs a host: ulysses 4 stays inside, which a rack of one domain does not care about."""
+    out = plan("--gpus 16 --nodes 4 --hardware h200 --cfg 2 --ulysses 4 --ring 2")
+    assert "in 4 nodes of 4" in out and "ulysses stays inside a node" in out
+    assert plan("--nodes 4 --gpus-per-node 4 --hardware h200 -q") == plan("--gpus 16 --nodes 4 --hardware h200 -q")
+    assert "one NVLink 5 domain" in plan("--nodes 18 --gpus-per-node 4")
+
+
+def test_what_a_recipe_leaves_open_is_planned() -> None:
+    recipe = compose(None, ["parallel.ulysses=4", "parallel.order=[ulysses, cfg]"], {"model": "wan2.1-1.3b"})
+    best = recommend.recommend(recommend.ask_for(recipe, 16, find("h200"))).best.plan
+    assert best.degrees.ulysses == 4 and best.order[:2] == ("ulysses", "cfg") and best.world_size == 16
+    assert best.facts.name == "wan2.1-t2v-1.3b"
+
+
+def test_a_given_order_is_kept(plan: Any) -> None:
+    found = json.loads(plan("--gpus 16 --hardware h200 --order ulysses,cfg --json"))
+    assert found["candidates"][0]["order"][:2] == ["ulysses", "cfg"]
+    free = json.loads(plan("--gpus 16 --hardware h200 --json"))["candidates"][0]
+    assert free["order"] == ["cfg", "ulysses"] and free["denoise_s"] < found["candidates"][0]["denoise_s"]
+
+
+def test_few_tokens_are_advice_and_no_error(plan: Any) -> None:
+    assert "tokens a rank" in plan("--gpus 4608") and "tokens a rank" not in plan("--gpus 72")
+    assert json.loads(plan("--gpus 4608 --cfg 1 --ulysses 8 --attn2d 24x24 --size 64x64 --json"))["candidates"]
+
+
 def test_quiet_prints_the_plan_alone(plan: Any) -> None:
     assert plan("--gpus 72 -q") == "cfg2 ulysses4 attn2d3x3 vae8\n"
 
@@ -201,6 +245,12 @@ def test_a_picture_is_drawn(plan: Any, tmp_path: Path) -> None:
     plan(f"--gpus 8 --plot {picture}")
     assert Image.open(picture).size[0] > 1500
     assert "error[output-exists]" in plan(f"--gpus 8 --plot {picture}", code=2)
+
+
+def test_a_picture_needs_matplotlib(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert plan("--gpus 8 --plot p.png", code=2).startswith("error[plot]: ")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +302,7 @@ def test_json_has_the_documented_form(plan: Any) -> None:
     assert first["end_to_end_s"] == pytest.approx(9.20, rel=0.05)
     assert first["speedup"] == pytest.approx(found["one_gpu_denoise_s"] / first["denoise_s"], rel=1e-3)
     assert first["efficiency"] == pytest.approx(first["speedup"] / 72, rel=1e-3)
-    assert 57 < first["memory_gb"]["experts"] < first["memory_gb"]["peak"] < 80
+    assert 57 < first["memory_gb"]["weights"] < first["memory_gb"]["peak"] < 80
     assert set(first["bytes_per_step"]) == {"cfg", "row", "col", "ulysses"} <= set(AXES)
     assert sum(first["seconds"].values()) == pytest.approx(first["denoise_s"], rel=1e-3)
     assert all(isinstance(why, str) for c in found["candidates"] for why in c["why"])
@@ -305,12 +355,23 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     )
     found = json.loads(plan(f"--model-facts {file} --gpus 8 --hardware h100 --json"))
     assert found["model"] == "mine" and found["request"]["tokens"] == 21 * 30 * 52
-    assert found["candidates"][0]["memory_gb"]["experts"] == 23.0
+    assert found["candidates"][0]["memory_gb"]["weights"] == 23.0
     assert all(8 % c["degrees"]["ulysses"] == 0 for c in found["candidates"])
+    assert "run      nothing: mine is known from" in plan(f"--model-facts {file} --gpus 8")
     file.write_text("layers: 4\nhead: 8\n")
     assert "unknown key head; did you mean heads?" in plan(f"--model-facts {file} --gpus 8", code=2)
     file.write_text("layers: 4\nheads: 8\n")
     assert "does not say head_dim, ffn" in plan(f"--model-facts {file} --gpus 8", code=2)
+
+
+def test_a_mixture_of_transformers(plan: Any) -> None:
+    """Cosmos3-Super on 72 GPUs: published 6.79 s with a 3x3 grid, from one GPU's 373.1 s on B200 (344 s on GB200)."""
+    flags = f"--model-facts {ROOT}/examples/cosmos3-super.yaml --gpus 72 --anchor 344 --json"
+    published = json.loads(plan(f"{flags} {PUBLISHED}"))["candidates"][0]
+    assert published["denoise_s"] == pytest.approx(6.79, rel=0.05)
+    assert published["memory_gb"]["weights"] == pytest.approx(128, rel=0.05)  # 64 B parameters
+    rows, cols = json.loads(plan(flags))["candidates"][0]["degrees"]["attn2d"]
+    assert rows > cols  # 8 K/V heads of 64: gathering them costs an eighth of gathering queries
 
 
 # Refusals
@@ -322,6 +383,8 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
         ("--gpus 8 --ulysses 6 --cfg 2", "ulysses-heads", "nearest: 5, 8"),
         ("--gpus 8 --ulysses 5", "no-plan", "no legal plan has 8 GPUs with --ulysses 5"),
         ("--gpus 8 --vae 9", "vae-width", "nearest: 8"),
+        ("--gpus 3 --cfg 2 --vae 8", "no-plan", "with --cfg 2 --vae 8"),
+        ("--gpus 8 --patches 4", "pipefusion-only", "--patches 4"),
         ("--gpus 72 --max-time 5s", "max-time", "288 GPUs as cfg2 ulysses8"),
         ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 4 GPUs as cfg2 tp2"),
         ("--gpus 8 --memory 15GB", "memory", "needs 16.4 GB on a GPU, more than --memory 15GB; nearest: 16 GPUs"),
@@ -333,6 +396,8 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
         ("--gpus 8 --top 0", "top", "nearest: 1"),
         ("--gpus 9 --nodes 2 --gpus-per-node 4", "gpus", "nearest: 8"),
         ("--gpus 8 --nodes 0", "gpus", "nearest: 1"),
+        ("--gpus 8 --heads 32 --save x.yaml", "save", "has 40"),
+        ("--gpus 9 --nodes 2", "gpus", "cannot be spread over --nodes 2; nearest: 8"),
         ("--model-facts nothere.yaml --gpus 8", "model-facts", "No such file"),
         ("--model demo --model-facts x.yaml --gpus 8", "model-facts", "two models"),
     ],

@@ -72,7 +72,7 @@ def matmul_flops(plan: Plan) -> float:
 
 
 def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
-    """One block, one pass, all of the rank's tokens; weights are read once."""
+    """One block, one pass, all of the rank's tokens; every patch reads the weights and is launched on its own."""
     facts, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
     rate = hardware.float32.value if plan.dtype == "float32" else 1.0
     queries, keys, heads, key_heads = attention_shape(plan)
@@ -80,12 +80,14 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
     moved = 2.0 * (queries * heads + keys * key_heads) * facts.head_dim * e
     flops = attention_flops(plan) + cross_attention_flops(plan)
     attention = max(flops / (hardware.attention.value * rate), moved / bandwidth)
-    moved = (facts.matrix_params / tp + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e
+    moved = (facts.matrix_params / tp * plan.tokens.patches + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e
     matmul = max(matmul_flops(plan) / (hardware.matmul.value * rate), moved / bandwidth)
     passes = OTHER_PASSES / 2 * (1 + 1 / tp)  # half of them see this rank's heads or channels only
     other = passes * tokens * facts.hidden * e / bandwidth
     work = attention + matmul + other
-    return BlockSeconds(attention, matmul, other, max(KERNELS * hardware.launch.value - work, 0.0))
+    return BlockSeconds(
+        attention, matmul, other, max(plan.tokens.patches * KERNELS * hardware.launch.value - work, 0.0)
+    )
 
 
 def merge_seconds(plan: Plan, hardware: Hardware) -> float:

@@ -2,8 +2,7 @@
 
 Compute is a roofline (compute.py). Messages are those that the strategies declare, priced on the link that their
 group spans under the plan's mesh order (topology.py). Nothing is hidden but what the runtime hides: the bytes of ring's
-hops behind the attention over the block before, those of PipeFusion's hidden states behind the next pass. What an
-exchange costs beyond its bytes (its launch, the wait for the neighbour) is never hidden.
+hops behind the attention over the block before, those of PipeFusion's hidden states behind the next pass.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from hybridgen.degrees import Degrees
 from hybridgen.plan import Plan
 from hybridgen.planner import compute, decode
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.topology import Span, exchange_seconds, link, span
 from hybridgen.strategies import registry
 from hybridgen.traffic import Message
-
-COMPUTE = ("attention", "matrix products", "norms, rope, residuals", "launches", "text", "steps", "pipeline bubbles")
-SLOWDOWN = "waiting for the slowest GPU"
 
 
 @dataclass(frozen=True)
@@ -121,18 +118,19 @@ def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
     block = compute.block_seconds(plan, hardware)
     layers = max(len(plan.blocks(plan.layout.rank({"pipefusion": s}))) for s in range(plan.degrees.pipefusion))
     count = plan.passes * layers
-    kinds = (block.attention, block.matmul, block.other, block.launch)
     items = [
-        Item(name, seconds * count, bound)
-        for name, seconds, bound in zip(COMPUTE, kinds, ("compute", "compute", "memory", "host"), strict=False)
+        Item("attention", count * block.attention, "compute"),
+        Item("matrix products", count * block.matmul, "compute"),
+        Item("norms, rope, residuals", count * block.other, "memory"),
+        Item("launches", count * block.launch, "host"),
+        Item("text", compute.text_seconds(plan, hardware), "compute"),
+        Item("steps", plan.clip.steps * hardware.step.value, "host"),
     ]
-    items.append(Item("text", compute.text_seconds(plan, hardware), "compute"))
-    items.append(Item("steps", plan.clip.steps * hardware.step.value, "host"))
     if plan.degrees.pipefusion > 1:
         items.append(Item("pipeline bubbles", _bubbles(plan, block.total * layers), "compute"))
     if plan.world_size > 1:
         lost = hardware.slowdown.value * sum(item.seconds for item in items if item.bound in ("compute", "memory"))
-        items.append(Item(SLOWDOWN, lost, "fitted"))
+        items.append(Item("waiting for the slowest GPU", lost, "fitted"))
     return items
 
 
@@ -149,16 +147,14 @@ def _bubbles(plan: Plan, stage: float) -> float:
 
 
 def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> Item:
-    by = link(hardware, where)
+    by, patches = link(hardware, where), plan.tokens.patches
     if message.overlaps == "attention":
         seconds, bound = _ring(plan, hardware, message, where), "latency"
     else:
-        count, size = message.count, float(message.size)
-        if plan.tokens.patches > 1 and message.axis not in ("cfg",):  # patch by patch: more messages, as many bytes
-            count, size = count * plan.tokens.patches, size / plan.tokens.patches
+        count, size = message.count * patches, message.size / patches  # patch by patch: as many bytes in all
         each = exchange_seconds(hardware, message.collective, size, where)
         if message.overlaps == "next pass":
-            busy = compute.block_seconds(plan, hardware).total * len(plan.blocks(0)) / plan.tokens.patches
+            busy = compute.block_seconds(plan, hardware).total * len(plan.blocks(0)) / patches
             each -= min(size / by.bandwidth.value, busy)
         seconds = count * each
         bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
@@ -166,12 +162,17 @@ def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> 
 
 
 def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
-    """What a ring takes longer than its attention: the hops' own cost, bytes that find no cover, and the merges."""
-    ring, by = plan.degrees.ring, link(hardware, where)
-    block = compute.block_seconds(plan, hardware).attention / ring
-    merge = compute.merge_seconds(plan, hardware)
-    hop = by.hop.value + max(message.size / by.bandwidth.value - block, 0.0)
-    return message.count * (hop + merge * ring / (ring - 1))
+    """What a ring takes longer than its attention: a merge a step, the bytes that find no cover, half of what an
+    exchange costs beyond them, and in all no less than `hardware.ring` a step.
+
+    Half, as the published times of ring 2 and ring 4 say.
+    """
+    ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
+    block = compute.block_seconds(plan, hardware).attention / ring / patches
+    uncovered = max(message.size / patches / by.bandwidth.value - block, 0.0)
+    step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value / 2
+    longer = max(step, hardware.ring.value) - block
+    return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:
@@ -189,7 +190,5 @@ def _joined(items: Iterable[Item]) -> list[Item]:
 
 def one_gpu_seconds(plan: Plan, hardware: Hardware) -> float:
     """Denoise time of the same clip on one GPU, whether it fits there or not."""
-    from hybridgen.degrees import Degrees
-
     alone = replace(plan, degrees=Degrees(), order=plan.order, patches=0, warmup=0)
     return cost(alone, hardware).denoise

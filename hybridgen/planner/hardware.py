@@ -48,7 +48,11 @@ class Hardware:
     memory: Constant
     """Memory of a GPU (B); 0 where the limit is the machine's own."""
     reserve: Constant
-    """Memory that context and communicators take (B)."""
+    """Memory that context and communicators take on every rank (B)."""
+    first: Constant
+    """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
+    workspace: Constant
+    """How many times its tensors decoding takes, with what the convolutions need to work in (1)."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant
@@ -61,6 +65,8 @@ class Hardware:
     """Seconds the host needs to start one kernel (s)."""
     step: Constant
     """Seconds of every denoising step that no split shortens: scheduler, time embedding, Python (s)."""
+    ring: Constant
+    """Seconds that one step of a ring takes at least: its exchange, attention and merge are started one by one (s)."""
     slowdown: Constant
     """What computing loses as soon as several GPUs work together (1)."""
     decoder: Constant
@@ -176,13 +182,13 @@ def _constant(value: Any, file: str, key: str, refuse: Any) -> Constant:
         number = float(value)  # YAML reads 80e9 as text
     except (TypeError, ValueError):
         raise refuse(f"{key} is {value!r} and must be a number in SI units") from None
-    least = 0.0 if key in ("memory", "reserve", "slowdown") or key.split(".")[-1] in _MAY_BE_ZERO else None
+    least = 0.0 if key in ("memory", "reserve", "first", "slowdown") or key.split(".")[-1] in _MAY_BE_ZERO else None
     if not (number > 0 if least is None else number >= least) or number == float("inf"):
         raise refuse(f"{key} is {value!r} and must be above 0")
     return Constant(number, origin)
 
 
-_MAY_BE_ZERO = ("latency", "hop", "launch", "step", "pixels", "fixed", "error", "anchored")
+_MAY_BE_ZERO = ("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored")
 
 
 def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:

@@ -81,24 +81,30 @@ def oblong(degrees: Degrees) -> float:
 
 
 def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
-    """First things first; the plans that tie with the fastest lead, in order of preference, and say so."""
+    """By time, but that the first is the one preferred among those that tie with the fastest; they all say so."""
     if not candidates:
         return []
     fastest = min(candidates, key=lambda c: c.cost.clip)
     limit = fastest.cost.clip + tie * fastest.cost.denoise
-    ties = [c for c in candidates if c.cost.clip <= limit]
-    rest = [c for c in candidates if c.cost.clip > limit]
-    marked = [replace(c, tie=len(ties) > 1) for c in sorted(ties, key=preference)]
-    return marked + sorted(rest, key=lambda c: c.cost.clip)
+    first = min((c for c in candidates if c.cost.clip <= limit), key=preference)
+    rest = sorted((c for c in candidates if c is not first), key=lambda c: c.cost.clip)
+    several = len(rest) > 0 and rest[0].cost.clip <= limit
+    return [replace(c, tie=several and c.cost.clip <= limit) for c in (first, *rest)]
 
 
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best of every kind of plan, `count` of them; the best one with a ring is always among them."""
+    """The best of every kind of plan, `count` of them.
+
+    From two on the best one with a ring is among them, and from three on the best exact one.
+    """
     best: dict[frozenset[str], Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.kind, candidate)
     shown = list(best.values())[:count]
     ring = next((c for c in candidates if c.plan.degrees.ring > 1), None)
-    if ring is not None and ring not in shown:
-        shown = [*shown[: max(count - 1, 1)], ring]
+    if ring is not None and ring not in shown and count > 1:
+        shown = [*shown[: count - 1], ring]
+    exact = next((c for c in candidates if c.plan.exact), None)
+    if exact is not None and exact not in shown and count > 2:
+        shown = sorted([*shown[: count - 2], exact, shown[-1]], key=candidates.index)
     return shown

@@ -9,6 +9,9 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import crossings, domains, used_axes
 from hybridgen.planner.ranking import Candidate, oblong
 
+FEW_TOKENS = 256
+"""Below so many tokens a rank, matrix products no longer fill a GPU. Legal, and worth a word."""
+
 
 def explained(order: Sequence[Candidate], hardware: Hardware) -> Iterator[Candidate]:
     """The ranked plans, each with its reasons."""
@@ -26,6 +29,9 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
     elif runner is not None:
         slower = runner.cost.clip - best.cost.clip
         yield f"{_short(slower)} s ahead of {runner.config}, the next kind of plan"
+    tokens = best.plan.tokens
+    if tokens.local_size < FEW_TOKENS:
+        yield f"only {tokens.local_size} tokens a rank, so that launches and latencies decide: fewer GPUs lose little"
     if best.cost.communication > 0:
         yield f"{best.cost.communication:.0%} of the denoise time is spent in exchanges"
 
@@ -47,15 +53,10 @@ def _preferred(best: Candidate, other: Candidate) -> str:
 
 
 def _against(candidate: Candidate, best: Candidate) -> str:
-    """What a plan spends more time on than the first one."""
+    """What a plan spends more time on than the first one, most of all."""
     more = {name: seconds - by_name(best).get(name, 0.0) for name, seconds in by_name(candidate).items()}
-    if not more:
-        return ""
     name, seconds = max(more.items(), key=lambda item: item[1])
-    prefix = "approximate; " if not candidate.plan.exact else ""
-    if candidate.tie and seconds <= 0:
-        return f"{prefix}tie"
-    return f"{prefix}{'tie; ' if candidate.tie else ''}{name} +{_short(seconds)} s"
+    return f"{name} +{_short(seconds)} s" if seconds > 0 else ""
 
 
 def _short(seconds: float) -> str:

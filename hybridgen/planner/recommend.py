@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
+from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import Plan
 from hybridgen.planner import candidates, decode, memory
 from hybridgen.planner.candidates import Fixed
@@ -15,6 +18,8 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import best_order
 from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
+from hybridgen.recipe import Recipe
+from hybridgen.resolve import given_degrees, order_of, template
 from hybridgen.traffic import PHASES, Term
 
 RULES = {
@@ -48,6 +53,19 @@ class Ask:
         return self.memory or self.hardware.memory.value or math.inf
 
 
+def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None) -> Ask:
+    """What a recipe leaves open, for so many GPUs: its degrees and mesh order are kept. Raises RequestError."""
+    facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    given, order = given_degrees(recipe.parallel), recipe.parallel.order
+    return Ask(
+        template(recipe, facts),
+        gpus,
+        hardware,
+        given,
+        order_of(order, Degrees(**given)) if order else None,  # type: ignore[arg-type]
+    )
+
+
 @dataclass(frozen=True)
 class Rejected:
     """A plan that cannot be, the rule it breaks, and the plan most like it that can."""
@@ -56,6 +74,8 @@ class Rejected:
     rule: str
     message: str
     nearest: str = ""
+    excess: float = math.inf
+    """How many times a limit of memory or time it needs."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +86,6 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     """Legal plans that break a limit of memory or time."""
-    approximate: int = 0
-    """Approximate plans that did not compete."""
 
     @property
     def best(self) -> Candidate:
@@ -79,9 +97,9 @@ class Recommendation:
         return self.best.one_gpu
 
 
-def anchored(hardware: Hardware, template: Plan, seconds: float) -> Hardware:
+def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     """The machine on which one GPU denoises in `seconds`: its rates scaled together. Raises RequestError (anchor)."""
-    alone = cost(_alone(template), hardware)
+    alone = cost(_alone(plan), hardware)
     scaled = sum(item.seconds for item in alone.items if item.bound in ("compute", "memory"))
     factor = (seconds - (alone.denoise - scaled)) / scaled
     if not (math.isfinite(factor) and factor > 0):
@@ -93,10 +111,8 @@ def anchored(hardware: Hardware, template: Plan, seconds: float) -> Hardware:
     return hardware.slower(factor, f"scaled to --anchor {seconds:g} s")
 
 
-def _alone(template: Plan) -> Plan:
-    from hybridgen.degrees import Degrees
-
-    return replace(template, degrees=Degrees(), patches=0, warmup=0)
+def _alone(plan: Plan) -> Plan:
+    return replace(plan, degrees=Degrees(), patches=0, warmup=0)
 
 
 def recommend(ask: Ask, retry: bool = True) -> Recommendation:
@@ -106,11 +122,8 @@ def recommend(ask: Ask, retry: bool = True) -> Recommendation:
     degree breaks, no-plan, memory or max-time; each names what would do.
     """
     one_gpu = one_gpu_seconds(ask.template, ask.hardware)
-    fitting, rejected, hidden = [], [], 0
-    for plan in candidates.legal_plans(ask.template, ask.gpus, _exact_only(ask)):
-        if not plan.exact and not _wants_approximate(ask):
-            hidden += 1
-            continue
+    fitting, rejected = [], []
+    for plan in candidates.legal_plans(ask.template, ask.gpus, competing(ask)):
         candidate = priced(plan, ask, one_gpu)
         found = rejections(candidate, ask)
         rejected += found
@@ -121,16 +134,12 @@ def recommend(ask: Ask, retry: bool = True) -> Recommendation:
 
         raise refusal(ask, rejected, look_further=retry)
     order = ranked(fitting, tie_share(ask.hardware))
-    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)), hidden)
+    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)))
 
 
-def _wants_approximate(ask: Ask) -> bool:
-    return ask.approximate or "pipefusion" in ask.fixed
-
-
-def _exact_only(ask: Ask) -> Fixed:
-    """What is fixed; pipefusion is 1 unless it may compete, since with no stale step it makes nothing faster."""
-    return ask.fixed if _wants_approximate(ask) else {"pipefusion": 1, **ask.fixed}
+def competing(ask: Ask) -> Fixed:
+    """The degrees that are fixed; pipefusion is 1 unless it is given or may compete."""
+    return ask.fixed if ask.approximate else {"pipefusion": 1, **ask.fixed}
 
 
 def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:
@@ -148,21 +157,26 @@ def _with_width(plan: Plan, width: int) -> Plan:
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
     """Memory of the fullest rank."""
-    context = Term("context", int(hardware.reserve.value), PHASES)
-    return (*memory.terms(plan, memory.fullest_rank(plan)), context)
+    rank = memory.fullest_rank(plan)
+    context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
+    terms = [
+        term._replace(size=int(term.size * hardware.workspace.value)) if term.phases == ("decode",) else term
+        for term in memory.terms(plan, rank)
+    ]
+    return (*terms, Term("context", int(context), PHASES))
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
     """The limits that a plan breaks."""
-    plan, found = candidate.plan, []
-    if candidate.peak > ask.limit:
-        whose = (
-            f"--memory {ask.memory / 1e9:g}GB" if ask.memory else f"the {ask.limit / 1e9:g} GB of {ask.hardware.title}"
-        )
-        found.append(Rejected(plan, "memory", f"needs {candidate.peak / 1e9:.1f} GB on a GPU, more than {whose}"))
-    if ask.max_time is not None and candidate.cost.clip > ask.max_time:
-        message = f"takes {candidate.cost.clip:.3g} s end to end, more than --max-time {ask.max_time:g}s"
-        found.append(Rejected(plan, "max-time", message))
+    plan, peak, seconds, found = candidate.plan, candidate.peak, candidate.cost.clip, []
+    if peak > ask.limit:
+        limit = f"{ask.limit / 1e9:g}"
+        whose = f"--memory {limit}GB" if ask.memory else f"the {limit} GB of {ask.hardware.title}"
+        message = f"needs {peak / 1e9:.1f} GB on a GPU, more than {whose}"
+        found.append(Rejected(plan, "memory", message, excess=peak / ask.limit))
+    if ask.max_time is not None and seconds > ask.max_time:
+        message = f"takes {seconds:.3g} s end to end, more than --max-time {ask.max_time:g}s"
+        found.append(Rejected(plan, "max-time", message, excess=seconds / ask.max_time))
     return found
 
 
@@ -184,7 +198,7 @@ def scaling(ask: Ask) -> list[Recommendation]:
     found = []
     for width in widths(ask.gpus):
         try:
-            found.append(recommend(replace(ask, gpus=width)))
+            found.append(recommend(replace(ask, gpus=width), retry=False))
         except RequestError:
             continue
     return found

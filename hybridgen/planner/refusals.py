@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.errors import Change, RequestError, Violation
+from hybridgen.plan import Plan
 from hybridgen.planner import candidates
-from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, recommend
+from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend
 from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
 
@@ -23,7 +24,7 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
         return _no_plan(ask)
     rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
     rejected = [r for r in rejected if r.rule == rule]
-    nearest = min(rejected, key=lambda r: _excess(r.message))
+    nearest = min(rejected, key=lambda r: r.excess)
     message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
     found = _with_more(ask) if look_further else None
     if found is None:
@@ -33,11 +34,6 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
     change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
     hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
     return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
-
-
-def _excess(message: str) -> float:
-    """The figure that breaks the limit."""
-    return next(float(word) for word in message.split() if word.replace(".", "").isdigit())
 
 
 def _with_more(ask: Ask) -> Recommendation | None:
@@ -54,33 +50,36 @@ def _with_more(ask: Ask) -> Recommendation | None:
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
     given = Degrees(**ask.fixed)  # type: ignore[arg-type]
-    legal = candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1})
+    legal = candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed={})))
     near = sorted(legal, key=lambda p: candidates.distance(given, p.degrees))[:2]
     broken = registry.violations(replace(ask.template, degrees=given))
     for violation in broken:
         if violation.rule != "vae-width" or given.world == ask.gpus:
             error = RequestError.of(violation)
-            error.tries = (_change(ask, near[0].degrees),) if near else error.tries
+            error.tries = (_change(ask, near[0]),) if near else error.tries
             return error
     if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
         return RequestError.of(too_wide)
     factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
     names = ", ".join(str(p.degrees) for p in near) or "none"
     message = f"no legal plan has {ask.gpus} GPUs{f' with {factors}' if factors else ''}; nearest: {names}"
-    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p.degrees) for p in near[:1]])
+    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p) for p in near[:1]])
 
 
-def _change(ask: Ask, degrees: Degrees) -> Change:
-    """The given flags as a legal plan has them."""
-    named = degrees.named()
+def _change(ask: Ask, plan: Plan) -> Change:
+    """The given flags as a legal plan has them; the VAE's width goes where it is too wide for it."""
+    named = plan.degrees.named()
     changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name != "vae"}
+    vae = int(ask.fixed.get("vae", 1))  # type: ignore[arg-type]
+    if registry.violations(replace(plan, degrees=replace(plan.degrees, vae=vae))):
+        changes["vae"] = None
     return {**changes, "usp": None}
 
 
 def _without_vae(ask: Ask) -> Violation | None:
     """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
-    for plan in candidates.legal_plans(ask.template, ask.gpus, {"pipefusion": 1, **others}):
+    for plan in candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed=others))):
         wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
         return next(iter(registry.violations(wide)), None)
     return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +17,9 @@ from hybridgen.planner.recommend import Recommendation, Rejected
 from hybridgen.recipe import SCHEMA
 
 SCHEMA_VERSION = 1
+WIDTH = 76
+MISREAD = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+"""Words that YAML takes for something else than text."""
 
 
 def as_data(
@@ -110,14 +116,26 @@ def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]
 
 
 def recipe_text(recipe: dict[str, Any]) -> str:
-    """A recipe as YAML, one line a section as far as they fit."""
-    import yaml
-
-    lines = []
+    """A recipe as YAML, one line a section as far as they fit; PyYAML would take a tenth of plan's whole time."""
+    lines: list[str] = []
     for key, value in recipe.items():
-        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=76).strip()
-        lines.append(f"{key}: {text.removesuffix('...').strip()}")
+        if isinstance(value, dict):
+            parts = [f"{name}: {_scalar(item)}" for name, item in value.items()]
+            text = f"{key}: {{{', '.join(parts)}}}"
+            lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        else:
+            lines.append(f"{key}: {_scalar(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _scalar(value: Any) -> str:
+    """A value in YAML's flow style; text that could be read as something else in quotes, as JSON has them."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
+    if isinstance(value, str):
+        plain = re.fullmatch(r"[A-Za-z][\w./-]*|\d+x\d+", value) and value.lower() not in MISREAD
+        return value if plain else json.dumps(value)
+    return json.dumps(value)
 
 
 def run_flags(candidate: Candidate) -> list[str]:

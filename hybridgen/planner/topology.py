@@ -36,7 +36,7 @@ def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
     block = stride * size
     if world <= domain or domain % block == 0:
         return Span(size, size)
-    if stride % domain == 0:
+    if stride >= domain:
         return Span(size, 1)
     if domain % stride == 0 and block % domain == 0:
         return Span(size, domain // stride)
