@@ -1,8 +1,7 @@
-"""What benchmarks/scaling.py times against each other: one request made by hybridgen on some plan, or by diffusers."""
+"""What is timed against each other: one request made by hybridgen on some plan, or by diffusers' pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.turns import Contender, Run
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
 from hybridgen.kernels import select
 from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.denoise import denoise, initial_noise
+from hybridgen.runtime.denoise import denoise, gather_latents, initial_noise
 from hybridgen.runtime.memory import PeakMemory
 from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
 
-Run = Callable[[], Tensor]
-"""What is timed."""
-Contender = Callable[[], Run]
-"""Gets ready, which is not timed, and returns what is."""
 SIDE = 256
 """Pixels per side of the clip that is denoised."""
 FRAME_TOKENS = (SIDE // 16) ** 2
@@ -40,10 +36,10 @@ class Size:
     """What is made. As command-line options: --tokens, --layers and so on."""
 
     tokens: int = 6144
-    layers: int = 2
+    layers: int = 4
     heads: int = 8
     head_dim: int = 32
-    steps: int = 2
+    steps: int = 1
     decode_side: int = 128
     """Pixels per side of the clip that is decoded."""
     decode_frames: int = 5
@@ -64,7 +60,7 @@ class Size:
         return self._plan(Clip(side, side, self.decode_frames, self.steps, GUIDANCE), degrees)
 
     def _plan(self, clip: Clip, degrees: Degrees) -> Plan:
-        return Plan(self.facts, clip, degrees, dtype="float32", warmup=clip.steps)
+        return Plan(self.facts, clip, degrees, dtype="float32", warmup=1)
 
 
 def transformer(facts: TransformerFacts) -> Any:
@@ -107,14 +103,18 @@ def job_for(plan: Plan) -> Job:
     return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 
 
-def denoiser(context: RankContext, plan: Plan) -> Contender:
-    """The worker's own loop, with its watch over memory. Every run has a model that remembers no other run."""
-    job, expert = job_for(plan), transformer(plan.facts.transformer)
+def denoiser(context: RankContext, plan: Plan, whole: bool = False) -> Contender:
+    """The worker's own loop, with its watch over memory; `whole`: until the first rank has all the latents.
+
+    Every run has a model of its own, which remembers no other run and which strategies may cut.
+    """
+    job = job_for(plan)
     rank = set_up(context, job)
     rank.memory.close()
     index = plan.layout.sequence_index(context.rank) if plan.world_size > 1 else 0
 
     def contender() -> Run:
+        expert = transformer(plan.facts.transformer)
         model = Wan(plan, [expert], scheduler(), job.kernel, Shard(plan.tokens, index))
         model.prompt_embeds = prompt_embeds(plan.facts)
         apply_strategies(rank, model)
@@ -123,18 +123,21 @@ def denoiser(context: RankContext, plan: Plan) -> Contender:
             rank.memory = PeakMemory(rank.device)
             x = denoise(rank, model)
             rank.memory.close()
-            return x
+            if not whole:
+                return x
+            latents = gather_latents(rank, model, x)
+            return torch.empty(0) if latents is None else latents
 
         return run
 
     return contender
 
 
-def stock(plan: Plan) -> Contender:
+def stock(plan: Plan, expert: Any = None) -> Contender:
     """diffusers' pipeline on the same request."""
     from diffusers import WanPipeline
 
-    expert = transformer(plan.facts.transformer)
+    expert = expert or transformer(plan.facts.transformer)
     pipe = WanPipeline(None, None, vae=vae(), scheduler=scheduler(), transformer=expert)
     pipe.set_progress_bar_config(disable=True)
     with_prompt, without = prompt_embeds(plan.facts)

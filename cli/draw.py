@@ -29,7 +29,7 @@ AXIS_NOTES = {
 
 
 def head(plan: Plan) -> list[str]:
-    """What will be made and how, in three lines."""
+    """What will be made and how, in three lines; PipeFusion has a fourth."""
     clip, facts, tokens = plan.clip, plan.facts, plan.tokens
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
     if plan.branches == 2 and len(set(clip.guidances)) == 2:
@@ -38,13 +38,33 @@ def head(plan: Plan) -> list[str]:
     if tokens.shards > 1:
         shares += f" over {tokens.shards} ranks, {tokens.shard_size * tokens.patches} each"
     heads = plan.heads[0] // plan.degrees.ulysses
-    return [
+    lines = [
         f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {clip.fps} fps = "
         f"{clip.frames / clip.fps:.2f} s, {clip.steps} steps, {guided}, {plan.dtype}",
         f"plan    {plan.degrees}     {ranks(plan.world_size)}     {'exact' if plan.exact else 'approximate'}",
         f"split   {shares}; {facts.transformer.heads} heads"
         + (f", {heads} each" if heads != facts.transformer.heads else ""),
     ]
+    if plan.degrees.pipefusion > 1:
+        lines.append(pipeline(plan))
+    return lines
+
+
+def pipeline(plan: Plan) -> str:
+    """What PipeFusion runs where, and which steps wait for it."""
+    sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.warmup, plan.clip.steps)
+    blocks = f"{sizes[0]} each" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
+    steps = (
+        "every step"
+        if plan.exact
+        else f"the first {synchronous} of every expert"
+        if synchronous > 1
+        else ("the first step of every expert")
+    )
+    return (
+        f"stages  {len(sizes)}, blocks {blocks}; {tokens.patches} patches of {tokens.patch_size} tokens; "
+        f"{steps} synchronous"
+    )
 
 
 def mesh(plan: Plan) -> list[str]:

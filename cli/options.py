@@ -10,7 +10,7 @@ import typer
 
 from hybridgen import recipe
 
-PANELS = {"": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
+PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 
 PEERS = {
     "--ulysses_degree": ("xDiT", "--ulysses"),
@@ -43,6 +43,7 @@ TYPES: dict[str, Any] = {
     "Optional[int]": Optional[int],
     "Optional[float]": Optional[float],
     "Optional[str]": Optional[str],
+    "Optional[int | str]": Optional[str],
     "Optional[list[str]]": Optional[str],
 }
 

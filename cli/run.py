@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from hybridgen import launcher
+from hybridgen import launcher, shelf
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
+from hybridgen.evidence import mismatch
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
-from hybridgen.prepare import prepare, repeat_command
-from hybridgen.recipe import compose
+from hybridgen.prepare import device_name, prepare, repeat_command
+from hybridgen.recipe import Recipe, compose
 from hybridgen.resolve import resolve
 
 EXAMPLES = (
@@ -25,6 +27,13 @@ EXAMPLES = (
     'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
 )
 OUTPUT = "Output"
+
+
+class Engine(str, Enum):
+    """What can run a plan."""
+
+    native = "native"
+    xfuser = "xfuser"
 
 
 @with_recipe_flags()
@@ -47,11 +56,15 @@ def run(
         Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N")
     ] = None,
     recipe: Annotated[
-        Optional[Path], typer.Option(help="Recipe file (YAML); flags win over it.", metavar="FILE")
+        Optional[Path],
+        typer.Option(help="Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"),
     ] = None,
     settings: Annotated[
         Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="What runs the plan: hybridgen itself, or xDiT's runner.")
+    ] = Engine.native,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan, mesh and traffic; start nothing.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the path and nothing else.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show mesh and traffic before the run.")] = False,
@@ -63,9 +76,13 @@ def run(
     The path of the video goes to stdout, everything else to stderr.
     """
     started = time.monotonic()
-    chosen = compose(recipe, settings or [], flags)
+    chosen = compose(recipe and shelf.located(recipe), settings or [], flags)
     plan = resolve(chosen, gpus)
     quiet = quiet or not launcher.speaks()
+    outputs = Outputs(out, latents, report, preview, overwrite)
+    if engine is Engine.xfuser:
+        _with_xfuser(chosen, plan, outputs, dry_run, quiet)
+        return
     if dry_run:
         text.answer(*draw.whole(plan))
         return
@@ -73,8 +90,9 @@ def run(
     if not chosen.request.prompt:
         text.say(*show(plan))
         raise _prompt_missing(plan)
-    job = prepare(chosen, plan, Outputs(out, latents, report, preview, overwrite), quiet)
+    job = prepare(chosen, plan, outputs, quiet)
     if not quiet:
+        _warn(mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None)
         text.say(*show(plan), f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
         text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
@@ -88,6 +106,29 @@ def run(
     text.answer(str(job.output))
     if report is not None:
         report.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _warn(*warnings: str | None) -> None:
+    text.say(*(f"warning: {warning}" for warning in warnings if warning))
+
+
+def _with_xfuser(chosen: Recipe, plan: Plan, outputs: Outputs, dry_run: bool, quiet: bool) -> None:
+    """The same request with xDiT's runner."""
+    from hybridgen.exchange import xdit, xfuser
+
+    if dry_run:
+        made = xdit.export(chosen, plan)
+        text.answer(*draw.head(plan), "", made.text.rstrip())
+        _warn(*made.warnings)
+        return
+    if not chosen.request.prompt:
+        raise _prompt_missing(plan)
+    chosen, video = xfuser.ready(chosen, plan, outputs)
+    if not quiet:
+        text.say(*draw.head(plan), f"seed    {chosen.request.seed}     with xDiT's runner", "")
+        _warn(mismatch(chosen, device_name("cuda"), plan.world_size), *xdit.warnings(chosen, plan))
+    xfuser.run(chosen, plan, video)
+    text.answer(str(video))
 
 
 def _prompt_missing(plan: Plan) -> RequestError:

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+from hybridgen import shelf
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import prepare
 from hybridgen.recipe import compose
@@ -39,7 +40,7 @@ def generate(
         hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
         raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
     words = {name: "x".join(map(str, v)) if isinstance(v, tuple) else v for name, v in options.items()}
-    chosen = compose(Path(recipe) if recipe else None, [], {**words, "prompt": prompt})
+    chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
     plan = resolve(chosen, gpus)
 
     def path(name: str | Path | None) -> Path | None:

@@ -51,6 +51,7 @@ class Job:
         clip = self.plan.clip
         return {
             "model": self.plan.facts.name,
+            "revision": self.plan.facts.revision,
             "prompt": self.prompt,
             "negative_prompt": self.negative_prompt,
             "size": f"{clip.width}x{clip.height}",
@@ -67,13 +68,16 @@ class Job:
 
     def plan_data(self) -> dict[str, Any]:
         plan = self.plan
-        return {
+        data = {
             "config": str(plan.degrees),
             "degrees": asdict(plan.degrees),
             "order": list(plan.order),
             "world_size": plan.world_size,
             "exact": plan.exact,
         }
+        if plan.degrees.pipefusion > 1:
+            data |= {"stages": plan.stage_sizes, "patches": plan.tokens.patches, "warmup": plan.warmup}
+        return data
 
     def report(
         self, seconds: dict[str, float], steps: list[float], ranks: list[dict[str, Any]], digest: str

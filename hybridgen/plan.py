@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hybridgen.degrees import AXES, Degrees
-from hybridgen.layout import Layout, TokenShards
+from hybridgen.layout import Layout, TokenShards, split_rows
 from hybridgen.models.facts import ModelFacts
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -47,6 +47,8 @@ class Plan:
     """PipeFusion: pieces of the sequence; 0 means as many as stages."""
     warmup: int = 0
     """PipeFusion: synchronous steps at the start of every expert, at least one."""
+    stages: tuple[int, ...] = ()
+    """PipeFusion: blocks of every stage; empty means as even as can be."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -93,12 +95,16 @@ class Plan:
         """Forward passes of a rank in the whole request."""
         return self.clip.steps * self.own_branches
 
+    @cached_property
+    def stage_sizes(self) -> tuple[int, ...]:
+        """Blocks of every PipeFusion stage."""
+        return self.stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
+
     def blocks(self, rank: int) -> range:
-        """The transformer's blocks that a rank runs: its PipeFusion stage, consecutive and as even as can be."""
-        base, extra = divmod(self.facts.transformer.layers, self.degrees.pipefusion)
+        """The transformer's blocks that a rank runs: those of its PipeFusion stage, which are consecutive."""
         stage = self.layout.coordinates(rank)["pipefusion"]
-        start = stage * base + min(stage, extra)
-        return range(start, start + base + (stage < extra))
+        start = sum(self.stage_sizes[:stage])
+        return range(start, start + self.stage_sizes[stage])
 
     @property
     def heads(self) -> tuple[int, int]:

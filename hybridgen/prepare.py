@@ -34,7 +34,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     device = device_of(recipe.runtime.device)
     merged = plan.degrees.cp > 1
     kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
-    _check_machine(plan, device)
+    check_machine(plan, device)
     negative = plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
     return Job(
         plan=plan,
@@ -72,7 +72,16 @@ def device_of(asked: str | None) -> str:
     return "cuda" if present else "cpu"
 
 
-def _check_machine(plan: Plan, device: str) -> None:
+def device_name(device: str) -> str:
+    """ "cpu", or what the driver calls the first GPU."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def check_machine(plan: Plan, device: str) -> None:
     """Enough GPUs, or enough memory for all ranks, on this machine."""
     if launcher.place() is not None:
         return

@@ -13,6 +13,7 @@ from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
 from hybridgen.recipe import Parallel, Recipe, Request, Runtime
 from hybridgen.strategies import registry
+from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.usp import rules as usp
 
 DEVICES = ("cuda", "cpu")
@@ -34,7 +35,7 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
     `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
     """
-    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL))
+    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
     degrees = degrees_of(recipe.parallel)
     plan = replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
     check(plan, gpus)
@@ -55,6 +56,7 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
         patches=parallel.patches or 0,
         warmup=1 if parallel.warmup is None else parallel.warmup,
+        stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
     )
 
 
@@ -117,14 +119,13 @@ def refuse_pipefusion_options(parallel: Parallel) -> None:
 
 def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
     """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
-    single = (f.name for f in fields(Degrees) if f.name != "attn2d")
-    given: dict[str, int | tuple[int, int]] = {}
-    for name in single:
-        value = getattr(parallel, name)
-        if value is not None and value < 1:
+    values = {f.name: getattr(parallel, f.name) for f in fields(Degrees) if f.name != "attn2d"}
+    if parallel.pipefusion is not None:
+        values["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
+    given: dict[str, int | tuple[int, int]] = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, int) and value < 1:
             raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
-        if value is not None:
-            given[name] = value
     if parallel.usp is not None:
         if "ulysses" in given or "ring" in given:
             other = "ulysses" if "ulysses" in given else "ring"

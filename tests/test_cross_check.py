@@ -1,4 +1,7 @@
-"""Another project's Ulysses gives what ours gives (yunchang 0.6.4; its ring is wrong on the CPU and is not used)."""
+"""Other projects give what ours gives: yunchang's Ulysses, DistVAE's decoding.
+
+yunchang 0.6.4's ring is wrong on the CPU and is not used; DistVAE 0.1.0 refuses odd latent rows of Wan 2.2's VAE.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridgen.degrees import Degrees
+from hybridgen.models.facts import VaeFacts
 from hybridgen.runtime.comm import Group, Traffic
+from hybridgen.runtime.mesh import build_mesh
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.ulysses.run import gather_heads, scatter_heads
 from tests.ranks import run_ranks
+from tests.tiny_vae import RESIDUAL, TINY, build_vae, decode_strips, noise, plan_for, relative_error
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -60,3 +67,19 @@ def test_grouped_heads_are_split_or_repeated(world: int, heads: int, kv_heads: i
 
     found = torch.cat(run_ranks(world, shard), 1)
     torch.testing.assert_close(found, attention(*full), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("vae", "rows"), [(TINY, 7), (RESIDUAL, 6)], ids=["2.1, uneven strips", "2.2"])
+def test_parallel_vae_equals_distvae(vae: VaeFacts, rows: int) -> None:
+    distvae = pytest.importorskip("distvae.vae")
+    plan = plan_for(vae, rows, 5, 2, Degrees(ulysses=2, vae=2))
+    latents = noise(plan)
+
+    def both(context: RankContext) -> tuple[Tensor, Tensor]:
+        mine = decode_strips(build_vae(vae), build_mesh(plan.layout, context.rank, "cpu"), plan, latents)
+        theirs = build_vae(vae)
+        distvae.parallelize_decoder(theirs, None)
+        return mine, theirs.decode(latents).sample
+
+    reference = build_vae(vae).decode(latents).sample
+    assert all(relative_error(found, reference) <= 1e-5 for pair in run_ranks(2, both) for found in pair)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
 
 from hybridgen.degrees import AXES, Degrees
+from hybridgen.errors import RequestError
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip
+from hybridgen.resolve import check
 from hybridgen.runtime.sequence import Shard
-from tests.tiny import experts, run_plan, scheduler, stock_latents, tiny_job, tiny_plan
+from tests import matrix
+from tests.tiny import experts, run_plan, scheduler, stock_frames, stock_latents, tiny_job, tiny_plan
 
 LIMIT = 1e-5
 
@@ -29,37 +33,6 @@ ALONE = [
     Degrees(pipefusion=2),
     Degrees(tp=2),
     Degrees(tp=4),
-]
-PAIRS = [
-    Degrees(cfg=2, tp=2),
-    Degrees(tp=2, ulysses=2),
-    Degrees(tp=2, ring=2),
-    Degrees(tp=2, attn2d=(1, 2)),
-    Degrees(tp=2, attn2d=(2, 1)),
-    Degrees(pipefusion=2, tp=2),
-    Degrees(cfg=2, ulysses=2),
-    Degrees(cfg=2, ring=2),
-    Degrees(cfg=2, attn2d=(1, 2)),
-    Degrees(cfg=2, attn2d=(2, 1)),
-    Degrees(cfg=2, pipefusion=2),
-    Degrees(ulysses=2, ring=2),
-    Degrees(ulysses=2, attn2d=(1, 2)),
-    Degrees(ulysses=2, attn2d=(2, 1)),
-    Degrees(pipefusion=2, ulysses=2),
-    Degrees(pipefusion=2, ring=2),
-    Degrees(pipefusion=2, attn2d=(1, 2)),
-    Degrees(pipefusion=2, attn2d=(2, 1)),
-]
-TRIPLES = [
-    Degrees(cfg=2, tp=2, ulysses=2),
-    Degrees(tp=2, ulysses=2, attn2d=(2, 1)),
-    Degrees(pipefusion=2, tp=2, ring=2),
-    Degrees(cfg=2, ulysses=2, ring=2),
-    Degrees(cfg=2, ulysses=2, attn2d=(2, 1)),
-    Degrees(cfg=2, attn2d=(2, 2)),
-    Degrees(ulysses=2, attn2d=(2, 2)),
-    Degrees(cfg=2, pipefusion=2, ulysses=2),
-    Degrees(pipefusion=2, ulysses=2, attn2d=(1, 2)),
 ]
 SMALL = {  # width, height, frames -> tokens
     "18 tokens": Clip(48, 48, 5, 2, 4.0),
@@ -81,9 +54,35 @@ UNEVEN = [
 ]
 
 
-@pytest.mark.parametrize("degrees", ALONE + PAIRS + TRIPLES, ids=str)
-def test_equals_one_process(degrees: Degrees) -> None:
-    assert run_plan(tiny_plan(degrees)).error(stock_latents()) <= LIMIT
+@pytest.mark.parametrize("degrees", ALONE + matrix.LEGAL + matrix.TRIPLES + matrix.FULL, ids=str)
+def test_equals_one_process_and_sends_what_is_declared(degrees: Degrees) -> None:
+    outcome = run_plan(tiny_plan(degrees))
+    assert outcome.error(stock_latents()) <= LIMIT
+    assert outcome.sent == outcome.declared
+    if outcome.frames is not None:
+        apart = (outcome.frames.int() - stock_frames(stock_latents()).int()).abs()
+        assert apart.max() <= 1 and apart.float().mean() <= 0.01
+    assert (outcome.frames is not None) == (degrees.vae > 1)
+
+
+def test_every_pair_is_legal_or_refused_by_name() -> None:
+    for pair, degrees in matrix.PAIRS.items():
+        assert matrix.rule(degrees) == ("ring-attn2d" if degrees.ring > 1 and degrees.attn2d != (1, 1) else ""), pair
+
+
+@pytest.mark.parametrize(("name", "degrees"), matrix.REFUSED.items(), ids=str)
+def test_what_cannot_be_is_refused_by_name(name: str, degrees: Degrees) -> None:
+    with pytest.raises(RequestError) as caught:
+        check(tiny_plan(degrees))
+    assert caught.value.rule == name and "nearest" in str(caught.value)
+
+
+def test_the_table_of_compositions_is_that_of_these_tests() -> None:
+    def blank(text: str) -> str:
+        return re.sub(r"\d(\.\d+)?e[+-]\d+", "E", text)
+
+    everything = dict.fromkeys(matrix.LEGAL + matrix.TRIPLES + matrix.FULL, 0.0)
+    assert blank(matrix.DOCUMENT.read_text(encoding="utf-8")) == blank(matrix.table(everything))
 
 
 @pytest.mark.parametrize("clip", SMALL.values(), ids=SMALL.keys())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,16 @@ import torch
 
 from hybridgen.degrees import Degrees
 from hybridgen.models import catalogue
+from hybridgen.models.facts import TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_load import EXPERTS, empty_experts, fill, load_scheduler
-from hybridgen.plan import Clip, Plan
+from hybridgen.plan import FP32, Clip, Plan
+from hybridgen.runtime import memory
 from hybridgen.runtime.mesh import Mesh
+from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.strategies import registry
+from tests.ranks import run_ranks
 from tests.tiny import tiny_job
 
 CPU = torch.device("cpu")
@@ -100,3 +108,71 @@ def test_no_rank_reads_more_than_its_share(degrees: Degrees, monkeypatch: pytest
     blocks, rest = facts.layers * facts.block_params, facts.params - facts.layers * facts.block_params
     assert counted[0] == sum(p.numel() for expert in model.experts for p in expert.parameters())
     assert counted[0] <= 2 * (1.02 * blocks / plan.world_size + rest)
+
+
+MID_SIZE = TransformerFacts(layers=8, heads=8, head_dim=96, ffn=3072, text_dim=64)  # 308 MB in fp32
+
+
+@pytest.fixture(scope="module")
+def mid_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of one expert in bf16, in several files; what is read is copied to fp32 by whoever loads it."""
+    from diffusers import WanTransformer3DModel
+
+    folder = tmp_path_factory.mktemp("mid-size")
+    facts = MID_SIZE
+    model = WanTransformer3DModel(
+        num_attention_heads=facts.heads,
+        attention_head_dim=facts.head_dim,
+        text_dim=facts.text_dim,
+        ffn_dim=facts.ffn,
+        num_layers=facts.layers,
+        rope_max_seq_len=64,
+    )
+    model.bfloat16().save_pretrained(folder / "transformer", max_shard_size="50MB")
+    os.sync()  # pages of a mapped file that are not on disk yet would count as written by who reads them
+    (folder / "scheduler").symlink_to(catalogue.DEMO_FOLDER / "scheduler")
+    (folder / "model_index.json").symlink_to(catalogue.DEMO_FOLDER / "model_index.json")
+    return folder
+
+
+def load_peaks(plan: Plan, folder: Path, load: Callable[..., Wan]) -> list[tuple[int, int]]:
+    """(peak of private memory while loading, bytes of its parameters) of every rank, loading all at once."""
+
+    def measure(context: RankContext) -> tuple[int, int]:
+        load(demo_plan(), 0)  # what a first load imports and touches is no weight
+        gc.collect()
+        memory.SECONDS, memory.SHARE = 0.002, 0.5
+        watch = memory.PeakMemory(CPU)
+        model = load(plan, context.rank, folder)
+        return watch.close(), sum(p.numel() * p.element_size() for p in model.experts[0].parameters())
+
+    return run_ranks(plan.world_size, measure, group=False)
+
+
+def mid_size_plan(degrees: Degrees) -> Plan:
+    facts = replace(catalogue.find("demo"), transformer=MID_SIZE, experts=1, boundary=None)
+    return replace(demo_plan(degrees), facts=facts)
+
+
+@pytest.mark.parametrize("degrees", [Degrees(tp=4), Degrees(pipefusion=4), Degrees(tp=2, pipefusion=2)], ids=str)
+def test_the_peak_of_loading_is_the_share(degrees: Degrees, mid_size: Path) -> None:
+    """At most 1.2 times what the rank keeps, and one block."""
+    plan = mid_size_plan(degrees)
+    whole, block = MID_SIZE.params * FP32, MID_SIZE.block_params * FP32
+    for peak, share in load_peaks(plan, mid_size, loaded):
+        assert share < whole / 3
+        assert 0.9 * share <= peak <= 1.2 * share + block
+
+
+def test_loading_the_whole_model_first_is_seen(mid_size: Path) -> None:
+    """Or the test above would prove nothing."""
+
+    def greedy(plan: Plan, rank: int = 0, folder: Path = catalogue.DEMO_FOLDER) -> Wan:
+        everything = loaded(replace(plan, degrees=Degrees()), 0, folder)
+        model = loaded(plan, rank, folder)
+        del everything
+        return model
+
+    plan = mid_size_plan(Degrees(tp=2))
+    for peak, share in load_peaks(plan, mid_size, greedy):
+        assert peak > 1.2 * share + MID_SIZE.block_params * FP32

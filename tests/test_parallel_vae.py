@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.models.catalogue import DEMO_FOLDER, find
-from hybridgen.models.facts import ModelFacts, VaeFacts
+from hybridgen.models.facts import VaeFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
@@ -25,12 +25,10 @@ from hybridgen.runtime.mesh import Mesh, build_mesh
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.parallel_vae import halo, rules, run
 from tests.ranks import run_ranks
+from tests.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, noise, plan_for, relative_error
 
 TOLERANCE = 1e-5
 FAULT = 100 * TOLERANCE
-TINY = VaeFacts(base_dim=8, res_blocks=1)
-RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
-WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,63 +40,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def facts(vae: VaeFacts) -> ModelFacts:
-    return replace(find("wan2.2"), name="test", vae=vae)
-
-
-def plan_for(
-    vae: VaeFacts, rows: int, columns: int, frames: int, degrees: Degrees, order: tuple[str, ...] = AXES
-) -> Plan:
-    """A plan whose latents have this size."""
-    stride = vae.stride_space
-    clip = Clip(columns * stride, rows * stride, 4 * (frames - 1) + 1, steps=1, guidance=1.0)
-    return Plan(facts(vae), clip, degrees, order)
-
-
-def config(vae: VaeFacts) -> dict[str, Any]:
-    """The facts as diffusers' arguments."""
-    return {
-        "base_dim": vae.base_dim,
-        "z_dim": vae.latent_channels,
-        "dim_mult": list(vae.dim_mult),
-        "num_res_blocks": vae.res_blocks,
-        "temperal_downsample": list(reversed(vae.time_upsample)),
-        "is_residual": vae.residual,
-        "in_channels": 3 * vae.patch**2,
-        "out_channels": 3 * vae.patch**2,
-        "patch_size": vae.patch if vae.patch > 1 else None,
-        "scale_factor_spatial": vae.stride_space,
-        "latents_mean": [0.1 * i for i in range(vae.latent_channels)],
-        "latents_std": [1 + 0.1 * i for i in range(vae.latent_channels)],
-    }
-
-
-def build_vae(vae: VaeFacts) -> Any:
-    """A VAE of these facts whose weights give activations of unit scale, and pixels mostly within [-1, 1]."""
-    torch.manual_seed(0)
-    model = AutoencoderKLWan(**config(vae)).eval()
-    for name, weight in model.named_parameters():
-        if name.endswith(".weight"):
-            scale = 0.3 if "conv_out" in name else 1.0
-            torch.nn.init.normal_(weight, std=scale * weight[0].numel() ** -0.5)
-    return model.requires_grad_(False)
-
-
 def demo_vae() -> Any:
     return AutoencoderKLWan.from_pretrained(DEMO_FOLDER, subfolder="vae").requires_grad_(False)
-
-
-def noise(plan: Plan) -> Tensor:
-    return torch.randn(1, *plan.latent_shape, generator=torch.Generator().manual_seed(1))
 
 
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
     return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), decode=None))
-
-
-def relative_error(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm())
 
 
 @dataclass

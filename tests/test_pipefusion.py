@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from hybridgen.models.wan import rotate
 from hybridgen.plan import Clip
 from hybridgen.runtime.sequence import patchify, unpatchify
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
+from tests import matrix
 from tests.tiny import FACTS, SEED, TRANSFORMER, experts, prompt_embeds, run_plan, scheduler, stock_latents, tiny_plan
 
 LIMIT = 1e-5
@@ -94,31 +96,31 @@ STALE = [
     (Degrees(pipefusion=2), 4, 1),
     (Degrees(pipefusion=2), 1, 1),
     (Degrees(pipefusion=2), 3, 2),
-    (Degrees(cfg=2, pipefusion=2), 2, 1),
-    (Degrees(pipefusion=2, ulysses=2), 2, 1),
-    (Degrees(pipefusion=2, ring=2), 2, 1),
-    (Degrees(pipefusion=2, attn2d=(2, 1)), 2, 1),
     (Degrees(pipefusion=2, attn2d=(1, 2)), 4, 1),
     (Degrees(pipefusion=2, tp=2), 4, 1),
-    (Degrees(pipefusion=2, ulysses=2, attn2d=(2, 1)), 2, 1),
-    (Degrees(cfg=2, pipefusion=2, tp=2), 2, 1),
 ]
+COMPOSED = [(degrees, 2, 1) for degrees in matrix.LEGAL + matrix.TRIPLES + matrix.FULL if degrees.pipefusion > 1]
+CASES = [(*case, clip) for case in STALE for clip in (CLIP, UNEVEN)]
+CASES += [(*case, UNEVEN if case[0].world > 2 else CLIP) for case in COMPOSED]
 
 
-@pytest.mark.parametrize("clip", [CLIP, UNEVEN], ids=["80 tokens", "30 tokens"])
-@pytest.mark.parametrize(("degrees", "patches", "warmup"), STALE, ids=lambda x: str(x))
+@pytest.mark.parametrize(("degrees", "patches", "warmup", "clip"), CASES, ids=str)
 def test_stale_steps_equal_the_simulation(degrees: Degrees, patches: int, warmup: int, clip: Clip) -> None:
     plan = tiny_plan(degrees, clip, patches=patches, warmup=warmup)
     assert not plan.exact
-    assert run_plan(plan).error(simulated(clip, plan.tokens.patch_size, warmup)) <= LIMIT
+    outcome = run_plan(plan)
+    assert outcome.error(simulated(clip, plan.tokens.patch_size, warmup)) <= LIMIT
+    assert outcome.sent == outcome.declared
 
 
-def test_more_stages_than_two() -> None:
-    from dataclasses import replace
-
+@pytest.mark.parametrize("stages", [(1, 1, 1, 1), (3, 1), (1, 2, 1)], ids=str)
+def test_stages_of_any_size(stages: tuple[int, ...]) -> None:
     facts = replace(FACTS, transformer=replace(TRANSFORMER, layers=4))
-    plan = tiny_plan(Degrees(pipefusion=4), facts=facts, warmup=CLIP.steps, patches=3)
-    assert run_plan(plan).error(stock_latents(layers=4)) <= LIMIT
+    plan = tiny_plan(Degrees(pipefusion=len(stages)), facts=facts, patches=3, stages=stages)
+    outcome = run_plan(plan)
+    assert outcome.error(stock_latents(layers=4)) <= LIMIT
+    assert outcome.sent == outcome.declared
+    assert [len(plan.blocks(rank)) for rank in range(plan.world_size)] == list(stages)
 
 
 def test_staleness_is_real() -> None:

@@ -149,7 +149,12 @@ def test_candidates_are_legal(world: int) -> None:
 
 def test_flag_wins_over_set_wins_over_file(tmp_path: Path) -> None:
     """For every key of the recipe."""
-    samples = {"size": ("32x32", "48x48", "64x64"), "order": ("cfg", "row", "col"), "usp": ("1x1", "1x2", "2x1")}
+    samples = {
+        "size": ("32x32", "48x48", "64x64"),
+        "order": ("cfg", "row", "col"),
+        "usp": ("1x1", "1x2", "2x1"),
+        "pipefusion": ("2", "3:1,1,2", "4"),
+    }
     for section, name, item in options():
         kind = str(item.type)
         default = (1, 2, 3) if "int" in kind else (1.5, 2.5, 3.5) if "float" in kind else ("a", "b", "c")

@@ -13,15 +13,19 @@ from torch import Tensor
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
 from hybridgen.kernels import select
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.models.wan import Wan
+from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
+from hybridgen.strategies import registry
+from hybridgen.traffic import SETUP, by_strategy
 from tests.ranks import run_ranks
+from tests.tiny_vae import TINY, build_vae
 
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
 FACTS = ModelFacts(
@@ -29,7 +33,7 @@ FACTS = ModelFacts(
     family="wan",
     source="tiny",
     transformer=TRANSFORMER,
-    vae=VaeFacts(base_dim=8, res_blocks=1, params=668_043),
+    vae=replace(TINY, params=668_043),
     experts=2,
     boundary=0.875,
     text_tokens=12,
@@ -137,10 +141,16 @@ def stock_latents(clip: Clip = CLIP, dtype: str = "float32", layers: int = TRANS
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run on ranks gave: the latents that rank 0 gathered, and the bytes every rank sent."""
+    """What a run on ranks gave."""
 
     latents: Tensor
+    """What rank 0 gathered, [1, C, T, H, W]."""
+    frames: Tensor | None
+    """What the ranks of a parallel VAE decoded, uint8 [T, H, W, 3]; None when one rank would have."""
     sent: list[dict[str, int]]
+    """Bytes that every rank sent, by strategy."""
+    declared: list[dict[str, int]]
+    """Bytes that the strategies' rules say it sends."""
 
     def error(self, reference: Tensor) -> float:
         """||a - b|| / ||b||; not-a-number counts as infinite."""
@@ -159,18 +169,33 @@ def tiny_job(plan: Plan, attention: str = "auto") -> Job:
 
 
 def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
-    """Denoise on forked CPU ranks through the worker's own functions."""
+    """Denoise, and decode where that is parallel, on forked CPU ranks through the worker's own functions."""
     job = tiny_job(plan, attention)
     models = experts(plan.dtype, plan.facts.transformer.layers)
 
-    def denoise_here(context: RankContext) -> tuple[Tensor | None, dict[str, int]]:
+    def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int]]:
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
         model.set_prompt(list(prompt_embeds().to(model.dtype)))
         apply_strategies(rank, model)
-        latents = gather_latents(rank, model, denoise(rank, model))
-        return latents, dict(rank.mesh.traffic.sent)
+        latents, frames = gather_latents(rank, model, denoise(rank, model)), None
+        if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
+            model.vae = build_vae(plan.facts.vae)
+            frames = [chunk for chunk in model.decode(latents) if chunk is not None]
+        return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent)
 
-    results = run_ranks(plan.world_size, denoise_here, group=False)
-    return Outcome(results[0][0], [sent for _, sent in results])
+    results = run_ranks(plan.world_size, run_here, group=False)
+    sent = [{name: n for name, n in sent.items() if n} for *_, sent in results]
+    declared = [
+        by_strategy(m for m in registry.traffic(plan, rank) if m.strategy != SETUP) for rank in range(plan.world_size)
+    ]
+    latents, frames, _ = results[0]
+    return Outcome(latents, frames, sent, declared)
+
+
+def stock_frames(latents: Tensor) -> Tensor:
+    """What one process decodes them to, uint8 [T, H, W, 3]."""
+    vae = build_vae(FACTS.vae)
+    with torch.no_grad():
+        return to_uint8(vae.decode(unnormalise(vae, latents)).sample)

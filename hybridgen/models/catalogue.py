@@ -67,21 +67,27 @@ def names() -> list[str]:
     return ["demo", *(m.name for m in MODELS), *(alias for m in MODELS for alias in m.aliases)]
 
 
-def find(name: str) -> ModelFacts:
-    """Facts of a model given by short name, hub id or local folder.
+def find(name: str, revision: str | None = None) -> ModelFacts:
+    """Facts of a model given by short name, hub id or local folder, at a commit of the hub if one is given.
 
-    Raises RequestError (unknown-model) that lists what exists. Never touches the network: an unknown hub id is
-    looked for in the local hub cache only.
+    Raises RequestError: unknown-model, which lists what exists, or revision, where there is no hub. Never touches
+    the network: an unknown hub id is looked for in the local hub cache only.
     """
+    if revision is not None and (name == "demo" or Path(name).is_dir()):
+        raise RequestError(
+            "revision",
+            f"--revision {revision} is a commit of the hub, and --model {name} is a folder here",
+            tries=[{"revision": None}],
+        )
     if name == "demo":
         return replace(from_folder(DEMO_FOLDER), name="demo", defaults=DEMO_DEFAULTS, licence="Apache-2.0")
     for model in MODELS:
         if name.lower() in (model.name, model.source.lower(), *model.aliases):
-            return model
+            return replace(model, revision=revision) if revision else model
     if Path(name).is_dir():
         return from_folder(Path(name))
-    if name.count("/") == 1 and (cached := _cached_snapshot(name)):
-        return replace(from_folder(cached), name=name, source=name)
+    if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
+        return replace(from_folder(cached), name=name, source=name, revision=revision)
     close = difflib.get_close_matches(name, names(), n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names()[:4])}"
     raise RequestError(
@@ -91,10 +97,10 @@ def find(name: str) -> ModelFacts:
     )
 
 
-def _cached_snapshot(hub_id: str) -> Path | None:
+def _cached_snapshot(hub_id: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub_id, "model_index.json")
+    found = try_to_load_from_cache(hub_id, "model_index.json", revision=revision)
     return Path(found).parent if isinstance(found, str) else None
 
 

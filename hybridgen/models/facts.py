@@ -134,6 +134,8 @@ class ModelFacts:
     source: str
     """Hub id or local folder that from_pretrained reads."""
     transformer: TransformerFacts
+    revision: str | None = None
+    """Commit on the hub; None: the newest, or what is on this machine."""
     vae: VaeFacts = field(default_factory=VaeFacts)
     experts: int = 1
     boundary: float | None = None

@@ -12,17 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
+from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import Plan
 
 EXPERTS = ("transformer", "transformer_2")
 COMPONENTS = ("tokenizer", "text_encoder", "transformer", "transformer_2", "vae", "scheduler")
 
 
-def local_folder(source: str) -> Path:
+def local_folder(facts: ModelFacts) -> Path:
     """The checkpoint's folder on this machine; a hub id is downloaded to the hub's own cache if need be.
 
     Raises RequestError (model-unavailable) when it is neither here nor can be fetched.
     """
+    source = facts.source
     if Path(source).is_dir():
         return Path(source)
     from huggingface_hub import snapshot_download
@@ -30,13 +32,16 @@ def local_folder(source: str) -> Path:
 
     patterns = ["model_index.json", *(f"{name}/*" for name in COMPONENTS)]
     try:
-        return Path(snapshot_download(source, allow_patterns=patterns))
+        return Path(snapshot_download(source, revision=facts.revision, allow_patterns=patterns))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise RequestError(
             "model-unavailable",
             f"--model {source} is not on this machine and cannot be fetched from the hub ({type(error).__name__})",
             why=str(error).strip().splitlines()[0] if str(error).strip() else "",
-            tries=(f"hf download {source}", "hybridgen run --model /path/to/folder ..."),
+            tries=(
+                f"hf download {source}{f' --revision {facts.revision}' if facts.revision else ''}",
+                "hybridgen run --model /path/to/folder ...",
+            ),
         ) from error
 
 

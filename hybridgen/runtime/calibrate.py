@@ -30,7 +30,7 @@ from hybridgen.plan import Clip, Plan
 from hybridgen.planner import compute
 from hybridgen.runtime.attention import attend_plain
 from hybridgen.runtime.comm import Group
-from hybridgen.runtime.rank import Rank, quiet_libraries, set_up
+from hybridgen.runtime.rank import quiet_libraries, set_up
 from hybridgen.runtime.ranks import RankContext, run_local
 from hybridgen.runtime.sequence import Shard
 

@@ -44,7 +44,7 @@ def encode(rank: Rank) -> Tensor:
     """Encode the prompts; the text encoder is gone afterwards. [branches, 1, text tokens, text_dim]"""
     plan, job = rank.job.plan, rank.job
     with rank.stage("load text encoder", "load"):
-        encoder = TextEncoder(plan, local_folder(plan.facts.source), rank.device)
+        encoder = TextEncoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
         embeds = encoder.encode(job.prompt, job.negative_prompt)
         encoder.free()
@@ -54,7 +54,7 @@ def encode(rank: Rank) -> Tensor:
 def load(rank: Rank) -> Wan:
     """What this rank runs: its part of the transformers, strategies applied, and the VAE where it decodes."""
     job, plan = rank.job, rank.job.plan
-    folder = local_folder(plan.facts.source)
+    folder = local_folder(plan.facts)
     shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
     model = Wan(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
     apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only

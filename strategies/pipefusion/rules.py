@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hybridgen.degrees import not_legal
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError, Violation
+from hybridgen.layout import split_rows
 from hybridgen.plan import FP32, Plan
 from hybridgen.traffic import Message, Term
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
+    "pipefusion-stages": "The stages hold every block of the transformer once, in order.",
 }
+
+
+def parse(text: str) -> tuple[int, tuple[int, ...]]:
+    """(stages, blocks of each) from "4:10,10,10,10", or (stages, ()) from "4". Raises RequestError."""
+    match = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(\d+(?:\s*,\s*\d+)*)\s*)?", text)
+    if not match:
+        raise RequestError(
+            "degree-format",
+            f"--pipefusion {text} is not a number of stages; write it as in --pipefusion 4, or with the blocks of "
+            "every stage as in --pipefusion 4:9,10,10,11",
+        )
+    return int(match[1]), tuple(int(size) for size in (match[2] or "").split(",") if size)
 
 
 def violations(plan: Plan) -> Iterator[Violation]:
@@ -19,6 +34,16 @@ def violations(plan: Plan) -> Iterator[Violation]:
     if stages > layers:
         complaint = f"is more than the {layers} blocks of {plan.facts.name}"
         yield not_legal("pipefusion-layers", "pipefusion", stages, complaint, range(1, layers + 1))
+    elif plan.stages and (len(plan.stages) != stages or sum(plan.stages) != layers or min(plan.stages) < 1):
+        given, even = (",".join(map(str, sizes)) for sizes in (plan.stages, split_rows(layers, stages)))
+        if len(plan.stages) != stages:
+            complaint = f"names {len(plan.stages)} stages, not {stages}"
+        elif min(plan.stages) < 1:
+            complaint = "has a stage without a block"
+        else:
+            complaint = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
+        message = f"--pipefusion {stages}:{given} {complaint}; nearest: {stages}:{even}"
+        yield Violation("pipefusion-stages", message, ({"pipefusion": f"{stages}:{even}"},))
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

@@ -1,0 +1,240 @@
+"""hybridgen recipes: list, show, check, schema, export, import."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from hybridgen import shelf
+from hybridgen.cli import draw, text
+from hybridgen.errors import RequestError
+from hybridgen.plan import Plan
+from hybridgen.recipe import Measured, Recipe, compose
+from hybridgen.resolve import resolve
+
+app = typer.Typer(help="Recipes: list, show, check, and exchange with other engines.", no_args_is_help=True)
+
+ONE = Annotated[Path, typer.Argument(help="Recipe file, or a name that `recipes list` shows.", metavar="RECIPE")]
+MANY = Annotated[Optional[list[Path]], typer.Argument(help="Recipe files; those of the package.", metavar="[FILE]...")]
+SET = Annotated[Optional[list[str]], typer.Option("--set", help="Change one key first.", metavar="KEY=VALUE")]
+OUT = Annotated[Optional[Path], typer.Option("--out", "-o", help="Write here, not to stdout.", metavar="FILE")]
+OVERWRITE = Annotated[bool, typer.Option(help="Replace the file if it exists.")]
+JSON = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
+
+
+NOTHING = {"status": "-", "hardware": "", "denoise_s": None, "end_to_end_s": None}
+
+
+def planned(recipe: Recipe) -> Plan:
+    """The recipe's plan. Raises RequestError; flags that would help `run` are no flags of these verbs."""
+    try:
+        return resolve(recipe)
+    except RequestError as error:
+        raise RequestError(error.rule, error.message, error.why) from error
+
+
+class Engine(str, Enum):
+    """Engines that a recipe can be written for."""
+
+    xdit = "xdit"
+    trtllm = "trtllm"
+
+
+@app.command("list")
+def list_(files: MANY = None, as_json: JSON = False) -> None:
+    """The recipes of the package, or the given ones: split and results."""
+    paths = [shelf.located(path) for path in files or shelf.files()]
+    rows = [_summary(path, compose(path, [], {})) for path in paths]
+    if as_json:
+        text.answer(json.dumps(rows, indent=2))
+        return
+    head = ("name", "model", "split", "status", "measured on", "GPUs", "denoise s", "end to end s")
+    table = [
+        (
+            *((row["name"], row["model"], row["split"]) if number == 0 else ("", "", "")),
+            one["status"] or "",
+            one["hardware"] or "",
+            str(row["gpus"]),
+            *("-" if one[name] is None else f"{one[name]:g}" for name in ("denoise_s", "end_to_end_s")),
+        )
+        for row in rows
+        for number, one in enumerate(row["measured"] or [NOTHING])
+    ]
+    text.answer(*text.table(head, table, left=5))
+
+
+def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
+    plan = planned(recipe)
+    clip = plan.clip
+    return {
+        "name": path.stem,
+        "file": str(path),
+        "model": plan.facts.name,
+        "gpus": plan.world_size,
+        "split": str(plan.degrees),
+        "clip": f"{clip.width}x{clip.height}, {clip.frames} frames, {clip.steps} steps",
+        "hardware": recipe.hardware.name,
+        "measured": [
+            {
+                "status": one.status,
+                "hardware": one.hardware or recipe.hardware.name,
+                "denoise_s": one.denoise_s,
+                "end_to_end_s": one.end_to_end_s,
+                "date": one.date,
+            }
+            for one in recipe.measured
+        ],
+    }
+
+
+@app.command()
+def show(recipe: ONE, as_json: JSON = False) -> None:
+    """One recipe: what it is for, its plan, its results and where they come from, and how to run it."""
+    file = shelf.located(recipe)
+    found = compose(file, [], {})
+    plan = planned(found)
+    if as_json:
+        text.answer(json.dumps({**_summary(file, found), "recipe": asdict(found)}, indent=2))
+        return
+    hardware = found.hardware
+    machine = [
+        hardware.name,
+        f"{hardware.gpus} {'GPU' if hardware.gpus == 1 else 'GPUs'}" if hardware.gpus else "",
+        hardware.link,
+    ]
+    lines = {
+        "about": found.notes,
+        "for": ", ".join(part for part in machine if part),
+        "model": f"{plan.facts.source}, {found.checkpoint.license or 'licence not given'}"
+        + (f", revision {plan.facts.revision}" if plan.facts.revision else ""),
+    }
+    name = file.stem if file in shelf.files() else file
+    text.answer(
+        *(f"{label:11}{value}" for label, value in lines.items() if value),
+        "",
+        *draw.head(plan),
+        "",
+        *([line for one in found.measured for line in _result(one, found)] or ["measured   nothing yet"]),
+        "",
+        f"run        hybridgen run --recipe {name} -p '{plan.facts.defaults.example}'",
+    )
+
+
+def _result(one: Measured, recipe: Recipe) -> list[str]:
+    """One result in words; figures first."""
+    figures = {
+        "denoise": f"{one.denoise_s:g} s" if one.denoise_s else "",
+        "end to end": f"{one.end_to_end_s:g} s" if one.end_to_end_s else "",
+        "peak": f"{one.peak_gb:g} GB" if one.peak_gb else "",
+    }
+    where = " with ".join(filter(None, [one.hardware or recipe.hardware.name, one.engine or "hybridgen"]))
+    request = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in _given(one.request).items())
+    about = {
+        "request": request,
+        "runs": str(one.n or ""),
+        "date": one.date,
+        "software": ", ".join(f"{k} {v}" for k, v in one.software.items()),
+        "kernel": one.kernel,
+        "source": one.source,
+        "notes": one.notes,
+    }
+    found = ", ".join(f"{name} {value}" for name, value in figures.items() if value)
+    return [f"{one.status:11}{found}; on {where}", *(f"  {k:9}{v}" for k, v in about.items() if v)]
+
+
+def _given(section: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(section).items() if value is not None}
+
+
+@app.command()
+def check(
+    files: MANY = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Rewrite files in canonical form first.")] = False,
+    as_json: JSON = False,
+) -> None:
+    """Whether recipe files parse strictly, plan, are complete and canonical. Exit code 1 if one does not."""
+    from hybridgen.recipe_check import check as faults_of
+    from hybridgen.recipe_check import fixed
+
+    paths = [shelf.located(path) for path in files or shelf.files()]
+    for path in paths if fix else []:
+        with suppress(RequestError, OSError):  # what is wrong with it is said below
+            before, after = path.read_text(encoding="utf-8"), fixed(path)
+            if after != before:
+                path.write_text(after, encoding="utf-8")
+                text.say(f"rewrote  {path}")
+    found = [fault for path in paths for fault in faults_of(path)]
+    if as_json:
+        text.answer(json.dumps([asdict(fault) for fault in found], indent=2))
+    elif os.environ.get("GITHUB_ACTIONS") == "true":
+        for one in found:
+            where = f"file={one.file},line={one.line},col={one.column},title={one.rule}"
+            text.answer(f"::error {where}::{one.message.replace('%', '%25')}")
+    else:
+        text.answer(*map(str, found))
+    files_word = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+    text.say(
+        f"{files_word}, {len(found)} {'fault' if len(found) == 1 else 'faults'}" if found else f"{files_word}, all good"
+    )
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema() -> None:
+    """JSON schema (draft-07) of recipe files, for editors."""
+    from hybridgen.recipe_file import json_schema
+
+    text.answer(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def export(
+    recipe: ONE,
+    to: Annotated[Engine, typer.Option("--to", help="Whose words: xDiT's command line or TensorRT-LLM's YAML.")],
+    settings: SET = None,
+    out: OUT = None,
+    overwrite: OVERWRITE = False,
+) -> None:
+    """Write a recipe for another engine. What that engine cannot do is refused, what it does wrongly is said."""
+    from hybridgen.exchange import trtllm, xdit
+
+    found = compose(shelf.located(recipe), settings or [], {})
+    made = {Engine.xdit: xdit.export, Engine.trtllm: trtllm.export}[to](found, planned(found))
+    text.say(*(f"warning: {warning}" for warning in made.warnings))
+    _write(made.text, out, overwrite)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="Configuration of TensorRT-LLM VisualGen.", metavar="FILE")],
+    model: Annotated[Optional[str], typer.Option(help="Model, where the file names none.", metavar="NAME")] = None,
+    out: OUT = None,
+    overwrite: OVERWRITE = False,
+) -> None:
+    """Write a recipe from a TensorRT-LLM VisualGen configuration, with current or older keys."""
+    from hybridgen.exchange.trtllm_import import load
+    from hybridgen.recipe_file import dumps
+
+    recipe, left_out = load(file, model)
+    planned(recipe)
+    text.say(*(f"warning: left out or changed: {one}" for one in left_out))
+    _write(dumps(recipe), out, overwrite)
+
+
+def _write(content: str, out: Path | None, overwrite: bool) -> None:
+    """To a file, whose path is then the answer, or to stdout."""
+    if out is None:
+        text.answer(content.rstrip("\n"))
+        return
+    if out.exists() and not overwrite:
+        raise RequestError("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
+    out.write_text(content, encoding="utf-8")
+    text.answer(str(out))

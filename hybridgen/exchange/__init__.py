@@ -1,0 +1,27 @@
+"""Plans and recipes in the words of other engines; no torch.
+
+What an engine cannot do is refused here, and what it would do wrongly is said. docs/recipes.md has the sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridgen.errors import RequestError
+from hybridgen.plan import Plan
+
+
+@dataclass(frozen=True)
+class Export:
+    """A command line or a file of another engine, and what its reader must know."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+def refuse(engine: str, plan: Plan, faults: list[str], nearest: str = "") -> None:
+    """Raise RequestError (engine-lacks) if there are faults, which keep the engine from running the plan."""
+    if faults:
+        hint = f"; nearest: {nearest}" if nearest else ""
+        message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"
+        raise RequestError("engine-lacks", message)

@@ -1,0 +1,89 @@
+"""Run a plan with xDiT's own runner: one process a GPU under torchrun, on this machine. No torch in this process.
+
+Needs the extra `xfuser`. Its video is moved to where the request wants it; nothing else of it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hybridgen import launcher
+from hybridgen.errors import RequestError, RunFailed
+from hybridgen.exchange import xdit
+from hybridgen.kernels import is_installed
+from hybridgen.outputs import Outputs, check_outputs, default_name
+from hybridgen.plan import Plan
+from hybridgen.prepare import check_machine, device_of
+from hybridgen.recipe import Recipe
+
+GRACE = 10
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+def command(recipe: Recipe, plan: Plan, folder: Path) -> list[str]:
+    """The processes to start: torchrun on a free port, and xDiT's runner, which writes into the folder.
+
+    Raises RequestError (engine-lacks).
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={plan.world_size}"]
+    return [*torchrun, "-m", "xfuser.runner", *xdit.arguments(recipe, plan), "--output_directory", str(folder)]
+
+
+def check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
+    """Raise RequestError for what this engine cannot be asked: engine-lacks, engine-output, engine-missing."""
+    xdit.arguments(recipe, plan)
+    for name in ("latents", "report", "preview"):
+        if (path := getattr(outputs, name)) is not None:
+            raise RequestError("engine-output", f"--{name} {path}: xDiT writes the video only", tries=[{name: None}])
+    if launcher.place() is not None:
+        raise RequestError("engine-place", "--engine xfuser starts its own ranks; start it without torchrun or srun")
+    if not is_installed("xfuser"):
+        raise RequestError(
+            "engine-missing", "--engine xfuser needs the module xfuser", tries=["pip install 'hybridgen[xfuser]'"]
+        )
+
+
+def ready(recipe: Recipe, plan: Plan, outputs: Outputs) -> tuple[Recipe, Path]:
+    """The recipe with a seed, and the video's path, once this machine can do it. Raises RequestError."""
+    check(recipe, plan, outputs)
+    request = recipe.request
+    seed = secrets.randbelow(2**32) if request.seed is None else request.seed
+    video = outputs.video or default_name(request.prompt or "", seed)
+    check_outputs(outputs, video)
+    check_machine(plan, device_of("cuda"))
+    return replace(recipe, request=replace(request, seed=seed)), video
+
+
+def run(recipe: Recipe, plan: Plan, video: Path) -> None:
+    """Make the clip. What xDiT prints goes to stderr. Raises RunFailed (engine-failed)."""
+    with tempfile.TemporaryDirectory(prefix=f".{video.name}.", dir=video.absolute().parent) as folder:
+        words = command(recipe, plan, Path(folder))
+        process = subprocess.Popen(words, stdout=sys.stderr.fileno(), start_new_session=True)
+        try:
+            code = process.wait()
+        finally:
+            _end(process)
+        made = sorted(Path(folder).glob("*.mp4"))
+        if code or len(made) != 1:
+            what = f"ended with exit code {code}" if code else f"left {len(made)} videos"
+            raise RunFailed("engine-failed", f"xDiT {what}; its own messages stand above")
+        os.replace(made[0], video)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the runner and all its ranks, which are a session of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
