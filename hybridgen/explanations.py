@@ -18,6 +18,7 @@ CHECKPOINT = (
     "hybridgen runs Wan text-to-video checkpoints in diffusers layout, whose scheduler acts on every number alone, "
 )
 CHECKPOINT += "since each rank steps its own part of the latents."
+IMPORT = "Only what is understood is taken over from another engine's file, so that the recipe does what the file did."
 WHOLE = "This is a count or an amount, and a value below the limit would make nothing."
 
 OTHERS = {
@@ -34,6 +35,12 @@ OTHERS = {
     "degree-format": READING,
     "device": "cuda needs a CUDA device that torch sees; cpu is always there.",
     "dtype": NAME,
+    "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
+    "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "
+    "than run otherwise than asked.",
+    "engine-missing": "Other engines are extras that are installed apart.",
+    "engine-output": "The other engine writes the video alone.",
+    "engine-place": "The other engine's runner is started once and makes its own ranks.",
     "explain": "--explain takes the number of a plan in the table above it.",
     "fps": WHOLE,
     "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees.",
@@ -43,6 +50,11 @@ OTHERS = {
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
     "keys are refused, since a typing error would silently keep the old value.",
     "heads": "--heads cuts the model's hidden size into another number of heads, all equally wide.",
+    "import-foreign": IMPORT,
+    "import-key": IMPORT,
+    "import-model": IMPORT,
+    "import-unreadable": READING,
+    "import-value": IMPORT,
     "model-facts": "A file of facts describes a model on one level of keys; it needs layers, heads, head_dim and ffn.",
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
     "output-exists": FILES,
@@ -56,10 +68,12 @@ OTHERS = {
     "quantity": READING,
     "rank-lost": "A rank died, and the others were ended: the clip cannot be finished without its part.",
     "ranks": "More ranks than any machine room has; most likely a typing error.",
+    "recipe-comment": "Rewriting a recipe in canonical form would lose its comments; `notes` keeps them.",
     "recipe-key": NAME,
     "recipe-schema": "Recipes carry the version of their format, so that an old one is never misread.",
     "recipe-unreadable": READING,
     "recipe-value": READING,
+    "revision": "A revision is a full commit of a repository on the hub, so that the weights can never change.",
     "save": "A recipe is run with a model that hybridgen can load, as it is.",
     "seed": "The seed is a whole number of 63 bits.",
     "steps": WHOLE,

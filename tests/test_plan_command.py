@@ -414,7 +414,11 @@ def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None
     """Every id that the source raises, and those that --rejected shows."""
     pattern = re.compile(r"(?:RequestError|RunFailed|Violation|not_legal)\(\s*\"([a-z0-9-]+)\"")
     files = [*(ROOT / "hybridgen").glob("*.py"), *(ROOT / "cli").glob("*.py"), *(ROOT / "strategies").rglob("*.py")]
-    files += [file for room in ("models", "planner", "runtime") for file in (ROOT / "hybridgen" / room).glob("*.py")]
+    files += [
+        file
+        for room in ("exchange", "models", "planner", "runtime")
+        for file in (ROOT / "hybridgen" / room).glob("*.py")
+    ]
     raised = {rule for file in files for rule in pattern.findall(file.read_text())}
     assert len(raised) > 40 and not raised - rules().keys()
     for rule in ("ulysses-heads", "memory"):
