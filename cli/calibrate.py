@@ -38,9 +38,9 @@ def calibrate(
         raise RequestError("output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}])
     if not 1 <= gpus <= 64:
         raise RequestError("gpus", f"--gpus {gpus} is not 1 to 64; nearest: {min(max(gpus, 1), 64)}")
+    from hybridgen.machine import device_of
     from hybridgen.models import catalogue
     from hybridgen.planner import calibration
-    from hybridgen.prepare import device_of
     from hybridgen.runtime.calibrate import Settings, run
 
     chosen = device_of(device)

@@ -19,7 +19,15 @@ from hybridgen.planner import hardware, recommend, refusals, report
 from hybridgen.planner.ranking import Candidate, kinds
 from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
-from hybridgen.resolve import MAX_RANKS, given_degrees, published_frames, refuse_pipefusion_options, with_heads
+from hybridgen.recipe_file import dumps
+from hybridgen.resolve import (
+    MAX_RANKS,
+    check_count,
+    given_degrees,
+    published_frames,
+    refuse_pipefusion_options,
+    with_heads,
+)
 
 EXAMPLES = (
     "hybridgen plan --gpus 72 --heads 40\n\n"
@@ -124,10 +132,8 @@ def counts(
 ) -> tuple[int, int | None]:
     """Numbers of GPUs, in all and of a host: as given, by hosts, or the product of the degrees. Raises RequestError."""
     for name, value in (("gpus", gpus), ("nodes", nodes), ("gpus-per-node", per_node)):
-        if value is not None and not 1 <= value <= MAX_RANKS:
-            near = 1 if value < 1 else MAX_RANKS
-            message = f"--{name} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
-            raise RequestError("gpus", message, tries=[{name: str(near)}])
+        if value is not None:
+            check_count(name, value)
     if gpus is None and nodes is not None and per_node is not None:
         gpus = nodes * per_node
     if gpus is None and any(name != "vae" for name in given):
@@ -204,13 +210,13 @@ class Page:
         if path.exists():
             raise RequestError("output-exists", f"--save {path} exists; nothing is overwritten, name another file")
         try:
-            path.write_text(report.recipe_text(self.as_recipe(candidate)), encoding="utf-8")
+            path.write_text(dumps(self.as_recipe(candidate)), encoding="utf-8")
         except OSError as error:
             raise RequestError("output-folder", f"--save {path} cannot be written: {error.strerror}") from error
 
-    def as_recipe(self, candidate: Candidate) -> dict[str, Any]:
+    def as_recipe(self, candidate: Candidate) -> Recipe:
         model = self.recipe.model or self.facts.name
-        return report.recipe_of(candidate, model, self.found.ask.hardware.name)
+        return report.recipe_of(candidate.plan, model, self.found.ask.hardware.name)
 
     def table(self) -> list[str]:
         """The page without any other flag."""
@@ -226,7 +232,7 @@ class Page:
         else:
             lines += text.paragraph("run", self.command())
             lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
-            lines += [f"  {line}" for line in report.recipe_text(self.as_recipe(self.found.best)).splitlines()]
+            lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
     def _part(self) -> Recommendation | None:
@@ -241,7 +247,7 @@ class Page:
     def command(self) -> str:
         """The command that runs the first plan."""
         best = self.found.best
-        words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best)]
+        words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best.plan)]
         return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
 
     def again(self) -> str:

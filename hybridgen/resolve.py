@@ -266,6 +266,14 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 
+def check_count(flag: str, value: int) -> None:
+    """Raise RequestError (gpus) for a number that is no number of GPUs."""
+    if not 1 <= value <= MAX_RANKS:
+        near = 1 if value < 1 else MAX_RANKS
+        message = f"--{flag} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
+        raise RequestError("gpus", message, tries=[{flag: str(near)}])
+
+
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:
     """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
     stride, frames = facts.vae.stride_time, recipe.request.frames

@@ -17,6 +17,7 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.degrees import AXES
+from hybridgen.errors import RequestError
 from hybridgen.explanations import rules
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
@@ -156,7 +157,7 @@ def test_the_table_says_what_and_why(plan: Any) -> None:
     assert (
         f"hybridgen run --frames 77 {PUBLISHED.replace('--ulysses 4 --attn2d 3x3', '--attn2d 3x3 --ulysses 4')}" in out
     )
-    assert "parallel: {cfg: 2, attn2d: 3x3, ulysses: 4, vae: 8}" in out
+    assert "parallel: {cfg: 2, ulysses: 4, attn2d: 3x3, vae: 8}" in out
 
 
 @pytest.mark.parametrize("width", [79, 100, 140])
@@ -428,3 +429,40 @@ def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None
     assert "nearest: ulysses-heads" in capsys.readouterr().err
     assert call(["explain"]) == 0
     assert all(rule in capsys.readouterr().out for rule in [*rules()][:1])
+
+
+@pytest.mark.parametrize(
+    ("words", "plan"),
+    [
+        ("--model wan2.2 --gpus 8 --hardware h100", "cfg2 ulysses4 vae8"),
+        ("--model wan2.2 --gpus 72 --hardware gb200-nvl72", "cfg2 ulysses4 attn2d3x3 vae8"),
+        ("--model wan2.2 --gpus 8 --auto --ring 2 --hardware h100", "cfg2 ulysses2 ring2 vae8"),
+        ("--model wan2.2 --gpus 4 --auto --pipefusion 4:9,9,11,11 --hardware h100", "pipefusion4 vae4"),
+        ("--model demo --gpus 2 --device cpu", "cfg2"),
+        ("--model demo --gpus 2 --cfg 2 --vae 2", "cfg2 vae2"),
+    ],
+)
+def test_run_lets_the_planner_choose_what_is_open(words: str, plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["run", *words.split(), "--dry-run"]) == 0
+    out, said = capsys.readouterr()
+    assert f"plan    {plan}     " in out
+    chosen = said.startswith(f"planner {plan}: ") and "of denoising predicted" in said
+    assert chosen == ("--auto" in words or "--cfg" not in words)
+
+
+def test_a_driver_s_name_finds_its_machine() -> None:
+    from hybridgen.planner.fill import machine_of
+
+    names = {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H100 PCIe": "h100-pcie",
+        "NVIDIA GB200": "gb200-nvl72",
+        "NVIDIA B200": "b200",
+        "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA GeForce RTX 4090": "rtx4090",
+        "NVIDIA L40S": "l40s",
+        "cpu": "cpu",
+    }
+    assert {device: machine_of(device).name for device in names} == names
+    with pytest.raises(RequestError, match="no machine that the planner knows"):
+        machine_of("NVIDIA Tesla P4")

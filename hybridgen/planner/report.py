@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from hybridgen.degrees import AXES
 from hybridgen.plan import Plan
 from hybridgen.planner.orders import used_axes
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.recommend import Recommendation, Rejected
-from hybridgen.recipe import SCHEMA
+from hybridgen.recipe import Hardware, Parallel, Recipe, Request, Runtime
 
 SCHEMA_VERSION = 1
-WIDTH = 76
-MISREAD = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-"""Words that YAML takes for something else than text."""
 
 
 def as_data(
@@ -86,69 +79,34 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def recipe_of(candidate: Candidate, model: str, hardware: str) -> dict[str, Any]:
-    """The recipe that runs a plan: the keys of recipe.Recipe that are not open."""
-    plan = candidate.plan
+def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
+    """A plan as a recipe: its clip, its degrees, and the machine that it was chosen for."""
     clip, defaults = plan.clip, plan.facts.defaults
-    parallel: dict[str, Any] = {
-        name: int(value) if value.isdigit() else value for name, value in plan.degrees.named().items()
-    }
-    if plan.order != AXES:
-        parallel["order"] = used_axes(plan)
-    parallel |= _pipefusion(plan)
-    request: dict[str, Any] = {
-        "size": f"{clip.width}x{clip.height}",
-        "frames": clip.frames,
-        "steps": clip.steps,
-    }
+    request = Request(size=f"{clip.width}x{clip.height}", frames=clip.frames, steps=clip.steps)
     if clip.guidances != (defaults.guidance, defaults.guidance_2 or defaults.guidance):
-        request["guidance"] = clip.guidance
+        request.guidance = clip.guidance
         if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
-            request["guidance_2"] = clip.guidances[1]
-    return {
-        "schema": SCHEMA,
-        "model": model,
-        "request": request,
-        "parallel": parallel,
-        "runtime": {"dtype": plan.dtype},
-        "hardware": {"name": hardware, "gpus": plan.world_size},
-    }
+            request.guidance_2 = clip.guidances[1]
+    return Recipe(
+        model=model,
+        request=request,
+        parallel=with_parallel(Parallel(), plan),
+        runtime=Runtime(dtype=plan.dtype),
+        hardware=Hardware(name=hardware, gpus=plan.world_size),
+    )
 
 
-def recipe_text(recipe: dict[str, Any]) -> str:
-    """A recipe as YAML, one line a section as far as they fit; PyYAML would take a tenth of plan's whole time."""
-    lines: list[str] = []
-    for key, value in recipe.items():
-        if isinstance(value, dict):
-            parts = [f"{name}: {_scalar(item)}" for name, item in value.items()]
-            text = f"{key}: {{{', '.join(parts)}}}"
-            lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
+    """The section with the plan's degrees and mesh order in it."""
+    changes: dict[str, Any] = {}
+    for name, value in plan.parallel().items():
+        if name == "order":
+            changes[name] = value.split(",")
         else:
-            lines.append(f"{key}: {_scalar(value)}")
-    return "\n".join(lines) + "\n"
+            changes[name] = value if name in ("attn2d", "pipefusion") else int(value)
+    return replace(parallel, usp=None, **changes)
 
 
-def _scalar(value: Any) -> str:
-    """A value in YAML's flow style; text that could be read as something else in quotes, as JSON has them."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_scalar, value))}]"
-    if isinstance(value, str):
-        plain = re.fullmatch(r"[A-Za-z][\w./-]*|\d+x\d+", value) and value.lower() not in MISREAD
-        return value if plain else json.dumps(value)
-    return json.dumps(value)
-
-
-def run_flags(candidate: Candidate) -> list[str]:
-    """The degrees as flags of run, and the mesh order where it is not the usual one."""
-    plan = candidate.plan
-    words = plan.degrees.flags().split()
-    words += [word for name, value in _pipefusion(plan).items() for word in (f"--{name}", str(value))]
-    return words if plan.order == AXES else [*words, "--order", ",".join(used_axes(plan))]
-
-
-def _pipefusion(plan: Plan) -> dict[str, int]:
-    """Patches and warm-up steps, where they are not what is taken without a word."""
-    if plan.degrees.pipefusion == 1:
-        return {}
-    usual = {"patches": 0, "warmup": 1}
-    return {name: getattr(plan, name) for name, value in usual.items() if getattr(plan, name) != value}
+def run_flags(plan: Plan) -> list[str]:
+    """Degrees and mesh order as flags of run."""
+    return [word for name, value in plan.parallel().items() for word in (f"--{name}", value)]
