@@ -1,0 +1,105 @@
+"""Predicted against measured on this machine's CPU: step time and memory of one and two ranks.
+
+`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (3 minutes on two idle cores). First the
+machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
+of two ranks, and the median of some runs stands beside the prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.contenders import Size, denoiser
+from benchmarks.turns import machine
+from hybridgen.degrees import Degrees
+from hybridgen.plan import Plan
+from hybridgen.planner import calibration
+from hybridgen.planner.cost import cost
+from hybridgen.planner.hardware import Hardware, find
+from hybridgen.runtime.calibrate import Settings, run
+from hybridgen.runtime.rank import quiet_libraries
+from hybridgen.runtime.ranks import RankContext, run_local
+
+SIZES = {
+    "attention": Size(tokens=3072, layers=2, heads=8, head_dim=64, steps=2),
+    "matrices": Size(tokens=1024, layers=2, heads=12, head_dim=128, steps=2),
+}
+SPLITS = [
+    Degrees(),
+    Degrees(cfg=2),
+    Degrees(ulysses=2),
+    Degrees(ring=2),
+    Degrees(attn2d=(2, 1)),
+    Degrees(attn2d=(1, 2)),
+    Degrees(tp=2),
+]
+RUNS = 5
+
+
+def calibrated(plan: Plan, tokens: int) -> Hardware:
+    """This machine, measured with a block of the plan's model."""
+    settings = Settings(plan.facts, plan.dtype, "cpu", 2, tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "machine.yaml"
+        calibration.write(file, "cpu", "this machine", run(settings))
+        return find(str(file))
+
+
+def measured(plan: Plan) -> float:
+    """Seconds of one denoising step, the slowest rank's, as the median of some runs."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def main(context: RankContext) -> float:
+        os.sched_setaffinity(0, {cores[context.rank]})
+        times = []
+        with torch.no_grad():
+            contender = denoiser(context, plan)
+            for _ in range(RUNS + 1):
+                work = contender()
+                if dist.is_initialized():
+                    dist.barrier()
+                start = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - start)
+        return median(times[1:]) / plan.clip.steps
+
+    return float(max(run_local(plan.world_size, main)))
+
+
+HEAD = """
+| model | split | predicted, s a step | measured, s a step | error |
+|---|---|---|---|---|"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="file to write the table to")
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
+    quiet_libraries()
+    lines = [f"Written by benchmarks/planner_cpu.py.\n\n- {machine()}", HEAD]
+    print("\n".join(lines), flush=True)
+    for name, size in SIZES.items():
+        hardware = calibrated(size.plan(Degrees()), size.tokens)
+        for degrees in SPLITS:
+            plan = replace(size.plan(degrees), dtype="float32")
+            predicted, found = cost(plan, hardware).denoise / plan.clip.steps, measured(plan)
+            lines.append(f"| {name} | {degrees} | {predicted:.3f} | {found:.3f} | {predicted / found - 1:+.0%} |")
+            print(lines[-1], flush=True)
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
