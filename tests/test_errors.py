@@ -36,6 +36,8 @@ REFUSED = [
     ("plan --gpus 1000000007", "gpus", "nearest: 65536"),
     ("run --model demo --ulysses 2 --gpus 8 -p x", "gpus-product", "the degrees make 2 ranks (ulysses 2)"),
     ("run --model demo --gpus 4 -p x", "gpus-product", "no degree given"),
+    ("run --model demo --pipefusion 2:1,3 --gpus 4 -p x", "gpus-product", "nearest for 4: cfg2 ulysses2"),
+    ("run --model demo --pipefusion 2 --patches 3 --warmup 2 --order pipefusion --gpus 4 -p x", "gpus-product", "cfg2"),
     ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
     ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),

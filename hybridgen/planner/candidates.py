@@ -63,5 +63,6 @@ def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
         rows, cols = d.attn2d
         return changed, d.pipefusion * d.tp + d.cp, abs(rows - cols)
 
-    runnable = [p for p in legal_plans(plan, world) if p.degrees.pipefusion == 1]
+    template = replace(plan, stages=())  # a list of stages is of one degree alone
+    runnable = [p for p in legal_plans(template, world) if p.degrees.pipefusion == 1]
     return sorted(runnable, key=distance)[:count]
