@@ -89,13 +89,14 @@ def _product(plan: Plan, gpus: int) -> RequestError:
         " x ".join(f"{name} {value}" for name, value in degrees.named().items() if name != "vae") or "no degree given"
     )
     close = nearest_plans(plan, gpus)
+    dropped = dict.fromkeys((*degrees.named(), "usp", "patches", "warmup", "order"), None)
     names = ", ".join(str(p.degrees) for p in close)
     return RequestError(
         "gpus-product",
         f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
         + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
         RULES["gpus-product"],
-        [{**dict.fromkeys((*degrees.named(), "usp"), None), **p.degrees.named()} for p in close[:1]],
+        [{**dropped, **p.degrees.named()} for p in close[:1]],
     )
 
 

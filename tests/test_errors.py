@@ -39,6 +39,8 @@ REFUSED = [
     ("run --model demo --auto --device cpu -p x", "gpus", "--auto needs --gpus"),
     ("run --model demo --gpus 4 --hardware foo -p x", "unknown-hardware", "gb200-nvl72"),
     ("run --model demo --gpus 0 -p x", "gpus", "nearest: 1"),
+    ("run --model demo --pipefusion 2:1,3 --gpus 4 -p x", "gpus-product", "nearest for 4: cfg2 ulysses2"),
+    ("run --model demo --pipefusion 2 --patches 3 --warmup 2 --order pipefusion --gpus 4 -p x", "gpus-product", "cfg2"),
     ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
     ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),

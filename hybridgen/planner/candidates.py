@@ -84,5 +84,6 @@ def distance(wanted: Degrees, other: Degrees) -> tuple[float, float, int]:
 
 def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
     """Legal plans for `world` ranks that are exact whatever the steps, those most like the given one first."""
-    plans = legal_plans(plan, world, {"pipefusion": 1})
+    template = replace(plan, stages=())  # a list of stages is of one degree alone
+    plans = legal_plans(template, world, {"pipefusion": 1})
     return sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]
