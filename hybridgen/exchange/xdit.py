@@ -12,6 +12,7 @@ from pathlib import Path
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.exchange import Export, refuse
 from hybridgen.plan import Plan
+from hybridgen.prepare import negative_prompt
 from hybridgen.recipe import Recipe
 
 ENGINE = "xDiT (xfuser 0.7.0)"
@@ -43,9 +44,7 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
     named = {
         "model": plan.facts.source,
         "prompt": request.prompt or "",
-        "negative_prompt": plan.facts.defaults.negative_prompt
-        if request.negative_prompt is None
-        else request.negative_prompt,
+        "negative_prompt": negative_prompt(request, plan),
         "height": clip.height,
         "width": clip.width,
         "num_frames": clip.frames,
