@@ -273,6 +273,15 @@ def test_a_recipe_is_found_by_name(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "No such file" in capsys.readouterr().err
 
 
+def test_a_flag_wins_over_set_and_set_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("model: demo\nrequest: {steps: 9, frames: 5}\nparallel: {usp: 2x1}\n")
+    settings = "--set request.frames=9 --set request.steps=4 --steps 2 --dry-run".split()
+    assert call(["run", "--recipe", str(file), *settings]) == 0
+    out = capsys.readouterr().out
+    assert "9 frames" in out and " 2 steps" in out and "ulysses2" in out
+
+
 def test_the_verbs_do_not_import_torch() -> None:
     program = (
         "import sys; from hybridgen.cli.main import call;"
