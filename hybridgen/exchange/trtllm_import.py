@@ -51,7 +51,8 @@ OTHER_PARALLEL = {
 FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
 """Splits that hybridgen does not have (names or beginnings); 1 everywhere, or refused."""
 KERNELS = {there: here for here, there in BACKENDS.items()}
-AXES = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
+ORDER = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
+"""Parts of its dim_order, and the axes here."""
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
 
 
@@ -156,7 +157,7 @@ def _order(text: str | None) -> list[str] | None:
     """["cfg", "tp", "ring", "row", "col", "ulysses"] from "cfg-tp-cp-ulysses", which is the order here as well."""
     if text in (None, "cfg-tp-cp-ulysses"):
         return None
-    return [axis for part in str(text).split("-") for axis in AXES.get(part, (part,))]
+    return [axis for part in str(text).split("-") for axis in ORDER.get(part, (part,))]
 
 
 def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:
