@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from hybridgen import launcher
-from hybridgen.cli import options, plan, recipes, run, text
+from hybridgen.cli import calibrate, explain, options, plan, recipes, run, text
 from hybridgen.errors import RequestError, RunFailed
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(recipes.app, name="recipes")
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,114 +1,271 @@
-"""hybridgen plan: every legal way to spread a clip over so many ranks."""
+"""hybridgen plan: which degrees, in what order, how fast, how much memory, and why."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Annotated, Any, Optional
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import typer
-
-from hybridgen.cli import text
+from hybridgen.cli import plan_explain, plan_table, text
+from hybridgen.cli import plan_options as flag
 from hybridgen.cli.options import with_recipe_flags
-from hybridgen.degrees import AXES
+from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
-from hybridgen.plan import Plan
-from hybridgen.planner.candidates import legal_plans
-from hybridgen.planner.memory import peak, terms
-from hybridgen.planner.ranking import ranked
-from hybridgen.recipe import compose
-from hybridgen.resolve import MAX_RANKS, published_frames, resolve, with_heads
+from hybridgen.models import catalogue
+from hybridgen.models.facts import ModelFacts
+from hybridgen.planner import hardware, recommend, refusals, report
+from hybridgen.planner.ranking import Candidate, kinds
+from hybridgen.planner.recommend import Recommendation
+from hybridgen.recipe import Recipe, compose, flag_of, options
+from hybridgen.recipe_file import dumps
+from hybridgen.resolve import (
+    MAX_RANKS,
+    check_count,
+    given_degrees,
+    published_frames,
+    refuse_pipefusion_options,
+    with_heads,
+)
 
-EXAMPLES = "hybridgen plan --gpus 72 --heads 40\n\nhybridgen plan --gpus 8 --model wan2.1-1.3b --json"
-SHOWN = 10
-"""Plans in the table unless --all is given."""
+EXAMPLES = (
+    "hybridgen plan --gpus 72 --heads 40\n\n"
+    "hybridgen plan --gpus 8 --hardware rtx4090 --model wan2.1-1.3b --fewer\n\n"
+    "hybridgen plan --gpus 16 --hardware h200 --nodes 2 --explain 1"
+)
+DEFAULT_HARDWARE = "gb200-nvl72"
+TOP = 6
+"""Kinds of plan in the table unless --top says otherwise."""
 
-Priced = list[tuple[Plan, dict[str, int]]]
-"""Plans, and what a rank sends in a step by axis."""
 
-
-@with_recipe_flags(("", "request"))
+@with_recipe_flags(("", "request", "parallel"))
 def plan(
-    gpus: Annotated[int, typer.Option("--gpus", help="Number of ranks.", metavar="N")],
-    heads: Annotated[
-        Optional[int], typer.Option("--heads", help="Attention heads instead of the model's own.", metavar="N")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every plan, not the first ten.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    gpus: flag.Gpus = None,
+    nodes: flag.Nodes = None,
+    gpus_per_node: flag.GpusPerNode = None,
+    machine: flag.Machine = None,
+    heads: flag.Heads = None,
+    model_facts: flag.Facts = None,
+    dtype: flag.Dtype = None,
+    approximate: flag.Approximate = False,
+    fewer: flag.Fewer = False,
+    anchor: flag.Anchor = None,
+    max_time: flag.MaxTime = None,
+    memory: flag.Memory = None,
+    top: flag.Top = None,
+    everything: flag.Everything = False,
+    explain: flag.Explain = None,
+    rejected: flag.Rejected = False,
+    scaling: flag.Scaling = False,
+    plot: flag.Plot = None,
+    save: flag.Save = None,
+    as_json: flag.AsJson = False,
+    quiet: flag.Quiet = False,
     **flags: Any,
 ) -> None:
-    """List the legal plans for a number of ranks, with what each axis sends and the memory a rank needs."""
-    if not 1 <= gpus <= MAX_RANKS:
-        near = 1 if gpus < 1 else MAX_RANKS
-        raise RequestError(
-            "gpus", f"--gpus {gpus} is not 1 to {MAX_RANKS}; nearest: {near}", tries=[{"gpus": str(near)}]
-        )
-    recipe = compose(None, [], flags)
-    asked = recipe.request.frames
-    template = resolve(published_frames(recipe))
-    template = with_heads(template, heads) if heads is not None else template
-    plans = ranked(legal_plans(template, gpus))
-    frames = asked or template.clip.frames
-    if as_json:
-        text.answer(json.dumps(as_data(template, frames, gpus, plans), indent=2))
-    else:
-        text.answer(*as_table(template, frames, gpus, plans, len(plans) if everything else SHOWN))
+    """Recommend how to spread a clip over GPUs: degrees, mesh order, predicted time and memory, and why.
 
-
-def as_data(template: Plan, frames: int, gpus: int, plans: Priced) -> dict[str, Any]:
-    """The content of --json."""
-    clip = template.clip
-    return {
-        "request": {
-            "size": f"{clip.width}x{clip.height}",
-            "frames": frames,
-            "latent_frames": template.latent_shape[1],
-            "steps": clip.steps,
-            "guidance": clip.guidance,
-            "heads": template.facts.transformer.heads,
-            "dtype": template.dtype,
-        },
-        "model": template.facts.name,
-        "world_size": gpus,
-        "candidates": [
-            {
-                "config": str(p.degrees),
-                "degrees": asdict(p.degrees),
-                "order": [axis for axis in p.order if p.degrees.size(axis) > 1],
-                "exact": p.exact,
-                "memory_gb": {
-                    **{term.name: round(term.size / 1e9, 3) for term in terms(p)},
-                    "peak": round(peak(p) / 1e9, 3),
-                },
-                "bytes_per_step": sent,
-            }
-            for p, sent in plans
-        ],
-    }
-
-
-def as_table(template: Plan, frames: int, gpus: int, plans: Priced, shown: int) -> list[str]:
-    """The first plans as a table, those that send least first."""
-    clip, facts = template.clip, template.facts
-    title = (
-        f"{facts.name}  {clip.width}x{clip.height}, {frames} frames, {clip.steps} steps, "
-        f"{facts.transformer.heads} heads, {template.dtype}     {text.ranks(gpus)}"
+    Times are predicted from rates of the machine and the messages that every strategy declares; nothing runs.
+    """
+    recipe = compose(None, [], {**flags, "dtype": dtype})
+    facts = facts_of(recipe, model_facts, heads)
+    count, per_node = counts(gpus, nodes, gpus_per_node, given_degrees(recipe.parallel))
+    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
+    if not approximate and recipe.parallel.pipefusion in (None, 1):
+        refuse_pipefusion_options(recipe.parallel)
+    ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)
+    if anchor is not None:
+        ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))
+    ask = replace(
+        ask,
+        approximate=approximate,
+        memory=None if memory is None else text.quantity("--memory", memory, text.BYTES, "40GB"),
+        max_time=None if max_time is None else text.quantity("--max-time", max_time, text.SECONDS, "90s"),
     )
-    if not plans:
-        return [title, f"no legal plan has {text.ranks(gpus)}"]
-    rest, plans = len(plans) - shown, plans[:shown]
-    columns = [axis for axis in AXES if any(axis in sent for _, sent in plans)]
-    head = ["flags", *columns, "all", "GB, rank 0", ""]
-    rows = [
-        [
-            p.degrees.flags(),
-            *(text.size(sent[axis]) if axis in sent else "-" for axis in columns),
-            text.size(sum(sent.values())),
-            f"{peak(p) / 1e9:.3g}",
-            "" if p.exact else "approximate",
-        ]
-        for p, sent in plans
-    ]
-    count = "legal plans, by what a rank sends in a step (by axis); which is fastest is not predicted yet"
-    more = ["", f"{rest} more: --all shows them, --json has everything"] if rest > 0 else []
-    return [title, f"{len(plans) + max(rest, 0)} {count}", "", *text.table(head, rows), *more]
+    found = recommend.fewer(ask) if fewer else recommend.recommend(ask)
+    repeated = {
+        **{"nodes": nodes, "gpus-per-node": gpus_per_node, "hardware": machine, "heads": heads, "dtype": dtype},
+        **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
+        **{"approximate": approximate, "fewer": fewer, "all": everything},
+    }
+    page = Page(found, count, recipe, facts, top, everything, repeated)
+    chosen = page.chosen(explain)
+    if save is not None:
+        page.save(save, chosen)
+    if plot is not None:
+        from hybridgen.cli.plot import draw
+
+        draw(plot, found, recommend.scaling(replace(ask, gpus=found.ask.gpus)), page.shown)
+    if as_json:
+        data = report.as_data(found, page.listed, refusals.all_rejected(found), page.frames)
+        if scaling:
+            data["scaling"] = [report.candidate_data(one.best) for one in recommend.scaling(ask)]
+        text.answer(json.dumps(data, indent=2))
+    elif quiet:
+        text.answer(chosen.config)
+    elif scaling:
+        text.answer(*page.head, "", *plan_table.scaling(recommend.scaling(ask)))
+    elif rejected:
+        text.answer(*page.head, "", *plan_table.rejected(refusals.all_rejected(found)))
+    elif explain is not None:
+        text.answer(*page.head, "", *plan_explain.page(found, chosen, explain))
+    else:
+        text.answer(*page.table(), *(f"wrote    {path}" for path in (save, plot) if path))
+
+
+def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
+    """The model's facts, with other heads if asked for. Raises RequestError."""
+    if own is not None and recipe.model is not None:
+        raise RequestError("model-facts", f"--model {recipe.model} and --model-facts {own} name two models; give one")
+    if own is not None:
+        from hybridgen.models.own import read
+
+        facts = read(own)
+    else:
+        facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    return facts if heads is None or heads == facts.transformer.heads else with_heads(facts, heads)
+
+
+def counts(
+    gpus: int | None, nodes: int | None, per_node: int | None, given: dict[str, int | tuple[int, int]]
+) -> tuple[int, int | None]:
+    """Numbers of GPUs, in all and of a host: as given, by hosts, or the product of the degrees. Raises RequestError."""
+    for name, value in (("gpus", gpus), ("nodes", nodes), ("gpus-per-node", per_node)):
+        if value is not None:
+            check_count(name, value)
+    if gpus is None and nodes is not None and per_node is not None:
+        gpus = nodes * per_node
+    if gpus is None and any(name != "vae" for name in given):
+        gpus = Degrees(**given).world  # type: ignore[arg-type]
+    if gpus is None:
+        message = "--gpus is missing: how many GPUs are there? nearest: --gpus 8"
+        raise RequestError("gpus", message, tries=[{"gpus": "8"}])
+    if gpus > MAX_RANKS:
+        raise RequestError("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
+    if nodes is not None:
+        near = nodes * (per_node or max(round(gpus / nodes), 1))
+        if gpus != near:
+            hosts = f"--nodes {nodes}" + (f" x --gpus-per-node {per_node}" if per_node else "")
+            message = f"--gpus {gpus} cannot be spread over {hosts}; nearest: {near}"
+            raise RequestError("gpus", message, tries=[{"gpus": str(near)}])
+        per_node = gpus // nodes
+    return gpus, per_node
+
+
+@dataclass
+class Page:
+    """What is shown of a recommendation, and what of the request is repeated in commands."""
+
+    found: Recommendation
+    gpus: int
+    """As asked; --fewer may have found fewer enough."""
+    recipe: Recipe
+    facts: ModelFacts
+    top: int | None
+    everything: bool
+    own_flags: dict[str, Any]
+    """Flags of plan alone, without dashes, as given."""
+
+    def __post_init__(self) -> None:
+        if self.top is not None and self.top < 1:
+            raise RequestError("top", f"--top {self.top} shows nothing; nearest: 1", tries=[{"top": "1"}])
+        best_kinds = kinds(self.found.candidates, self.top or TOP)
+        self.shown = list(self.found.candidates) if self.everything else best_kinds
+        self.listed = list(self.found.candidates) if self.top is None else self.shown
+
+    @property
+    def frames(self) -> int:
+        return self.recipe.request.frames or self.found.best.plan.clip.frames
+
+    @property
+    def head(self) -> list[str]:
+        return plan_table.head(self.found, self.frames, self.own_flags["hardware"] is None)
+
+    def chosen(self, number: int | None) -> Candidate:
+        """Plan N of the table. Raises RequestError (explain)."""
+        if number is None:
+            return self.found.best
+        if not 1 <= number <= len(self.shown):
+            near = min(max(number, 1), len(self.shown))
+            message = f"--explain {number}: the table has {len(self.shown)} plans; nearest: {near}"
+            raise RequestError("explain", message, tries=[{"explain": str(near)}])
+        return self.shown[number - 1]
+
+    @property
+    def unrunnable(self) -> str:
+        """Why nothing can run the plans; empty where hybridgen run can."""
+        own, heads = self.own_flags["model-facts"], self.own_flags["heads"]
+        if own is not None:
+            return f"{self.facts.name} is known from {own} only"
+        model = catalogue.find(self.recipe.model or catalogue.DEFAULT_MODEL)
+        if self.facts.transformer.heads != model.transformer.heads:
+            return f"--heads {heads} is for planning, {model.name} has {model.transformer.heads}"
+        return ""
+
+    def save(self, path: Path, candidate: Candidate) -> None:
+        """Write the plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
+        if why := self.unrunnable:
+            raise RequestError("save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}])
+        if path.exists():
+            raise RequestError("output-exists", f"--save {path} exists; nothing is overwritten, name another file")
+        try:
+            path.write_text(dumps(self.as_recipe(candidate)), encoding="utf-8")
+        except OSError as error:
+            raise RequestError("output-folder", f"--save {path} cannot be written: {error.strerror}") from error
+
+    def as_recipe(self, candidate: Candidate) -> Recipe:
+        model = self.recipe.model or self.facts.name
+        return report.recipe_of(candidate.plan, model, self.found.ask.hardware.name)
+
+    def table(self) -> list[str]:
+        """The page without any other flag."""
+        lines = [*self.head, "", *plan_table.plans(self.found, self.shown), ""]
+        lines += plan_table.reasons(self.found)
+        gpus = self.found.ask.gpus
+        if self.gpus != gpus:
+            lines += plan_table.rest_line(self.found, self.gpus)
+        elif gpus > 1 and (part := self._part()) is not None:
+            lines += plan_table.fewer_line(self.found, part)
+        if self.unrunnable:
+            lines += text.paragraph("run", f"nothing: {self.unrunnable}")
+        else:
+            lines += text.paragraph("run", self.command())
+            lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
+            lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]
+        return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
+
+    def _part(self) -> Recommendation | None:
+        """The recommendation for about a quarter of the GPUs, at which efficiency is higher."""
+        ask = self.found.ask
+        part = max(2 ** (ask.gpus // 4).bit_length() // 2, 1)
+        try:
+            return recommend.recommend(replace(ask, gpus=part, fixed={}, order=None), retry=False)
+        except RequestError:
+            return None
+
+    def command(self) -> str:
+        """The command that runs the first plan."""
+        best = self.found.best
+        words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best.plan)]
+        return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
+
+    def again(self) -> str:
+        """The command that shows this plan again."""
+        words = ["hybridgen", "plan", "--gpus", str(self.gpus)]
+        words += self._given(("", "request", "parallel"), self.recipe.request.frames)
+        for name, value in self.own_flags.items():
+            if value is not None and value is not False:
+                shown = f"{value:g}" if isinstance(value, float) else str(value)
+                words += [f"--{name}"] if value is True else [f"--{name}", shown]
+        return shlex.join(words)
+
+    def _given(self, sections: tuple[str, ...], frames: int | None) -> list[str]:
+        """Fields of the recipe as they were given; `frames` in the place of those."""
+        words = []
+        for section, name, item in options():
+            value = getattr(getattr(self.recipe, section) if section else self.recipe, name)
+            if section in sections and name != "prompt" and value is not None:
+                value = frames if name == "frames" else ",".join(value) if isinstance(value, list) else value
+                words += [flag_of(item), str(value)]
+        return words

@@ -15,15 +15,19 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
+from hybridgen.machine import choose, device_name
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
-from hybridgen.prepare import device_name, prepare, repeat_command
+from hybridgen.planner.fill import is_open
+from hybridgen.planner.ranking import Candidate
+from hybridgen.prepare import prepare, repeat_command
 from hybridgen.recipe import Recipe, compose
 from hybridgen.resolve import resolve
 
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
     "hybridgen run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run\n\n"
+    'hybridgen run --model wan2.2 --gpus 8 -p "..."\n\n'
     'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
 )
 OUTPUT = "Output"
@@ -53,7 +57,17 @@ def run(
         Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)
     ] = None,
     gpus: Annotated[
-        Optional[int], typer.Option(help="Number of ranks; must equal the product of the degrees.", metavar="N")
+        Optional[int],
+        typer.Option(help="Number of ranks: the product of the degrees; without any the planner chooses.", metavar="N"),
+    ] = None,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Let the planner choose every degree that is not given.")
+    ] = False,
+    machine: Annotated[
+        Optional[str],
+        typer.Option(
+            "--hardware", help="What the planner plans for: a name or FILE.yaml; this machine.", metavar="NAME"
+        ),
     ] = None,
     recipe: Annotated[
         Optional[Path],
@@ -77,8 +91,12 @@ def run(
     """
     started = time.monotonic()
     chosen = compose(recipe and shelf.located(recipe), settings or [], flags)
-    plan = resolve(chosen, gpus)
     quiet = quiet or not launcher.speaks()
+    if auto or (gpus is not None and is_open(chosen)):
+        chosen, candidate = choose(chosen, gpus, machine)
+        if not quiet:
+            text.say(*_chosen(candidate))
+    plan = resolve(chosen, gpus)
     outputs = Outputs(out, latents, report, preview, overwrite)
     if engine is Engine.xfuser:
         _with_xfuser(chosen, plan, outputs, dry_run, quiet)
@@ -106,6 +124,13 @@ def run(
     text.answer(str(job.output))
     if report is not None:
         report.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _chosen(candidate: Candidate) -> list[str]:
+    """What the planner chose, and why."""
+    low, high = candidate.cost.range
+    seconds = f"{low:.3g} to {high:.3g} s of denoising predicted"
+    return [f"planner {candidate.config}: {seconds}", *(f"        {why}" for why in candidate.why), ""]
 
 
 def _warn(*warnings: str | None) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+
+from hybridgen.errors import RequestError
 
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -37,6 +42,66 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
         ).rstrip()
         for row in cells
     ]
+
+
+def width() -> int | None:
+    """Columns there are: the terminal's, else COLUMNS, else None for as many as it takes."""
+    if sys.stdout.isatty():
+        with suppress(OSError):
+            return os.get_terminal_size(sys.stdout.fileno()).columns
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) > 0 else None
+
+
+def fitting(head: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], left: int = 1) -> list[str]:
+    """A table that drops columns, in the order of `drop`, until it fits the width."""
+    kept, limit = list(range(len(head))), width()
+    for name in ("", *drop):
+        kept = [i for i in kept if head[i].strip() != name or not name]
+        lines = table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], left)
+        if limit is None or max(map(len, lines)) <= limit:
+            break
+    return lines
+
+
+def paragraph(label: str, words: str, indent: int = 9) -> list[str]:
+    """A label and its text, folded to the width; without one it is a single line."""
+    first = f"{label:<{indent}}"
+    limit = width()
+    if limit is None or limit < indent + 20:
+        return [first + words]
+    folded = textwrap.wrap(words, limit - indent, break_long_words=False, break_on_hyphens=False)
+    return [(first if i == 0 else " " * indent) + line for i, line in enumerate(folded)]
+
+
+def seconds(value: float) -> str:
+    """Three digits: 7.04, 48.1, 342, 10900."""
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}"
+
+
+def span(low: float, high: float) -> str:
+    """A range in as few digits as tell its ends apart: 6.7-7.4, 325-359."""
+    digits = 0 if high >= 99.5 else 1 if high >= 2 else 2
+    return f"{low:.{digits}f}-{high:.{digits}f}"
+
+
+def gigabytes(count: float) -> str:
+    """Bytes in GB, three digits at most: 63, 1.2, 0.05."""
+    value = count / 1e9
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
+
+
+BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "mib": 2**20, "gib": 2**30}
+SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def quantity(flag: str, given: str, units: dict[str, float], example: str) -> float:
+    """Read "40GB" or "20m". Raises RequestError (quantity)."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", given)
+    if match is None or match[2].lower() not in units or float(match[1]) <= 0:
+        raise RequestError("quantity", f"{flag} {given} is no amount above 0; write it as in {flag} {example}")
+    return float(match[1]) * units[match[2].lower()]
 
 
 def say(*lines: str) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen import shelf
+from hybridgen.machine import choose
 from hybridgen.outputs import Outputs
+from hybridgen.planner.fill import is_open
 from hybridgen.prepare import prepare
 from hybridgen.recipe import compose
 from hybridgen.recipe import options as known_options
@@ -41,6 +43,8 @@ def generate(
         raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
     words = {name: "x".join(map(str, v)) if isinstance(v, tuple) else v for name, v in options.items()}
     chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
+    if gpus is not None and is_open(chosen):
+        chosen, _ = choose(chosen, gpus)
     plan = resolve(chosen, gpus)
 
     def path(name: str | Path | None) -> Path | None:

@@ -72,8 +72,8 @@ class Layout:
         """The VAE's ranks: the first `vae` of cfg half 0 in mesh order, or the whole world; shard i is rank [i]."""
         if self.degrees.vae == self.world_size:
             return list(range(self.world_size))
-        half = self.group(0, [axis for axis in AXES if axis != "cfg"])
-        return sorted(half)[: self.degrees.vae]
+        stride, block = self.stride("cfg"), self.stride("cfg") * self.degrees.cfg
+        return [i // stride * block + i % stride for i in range(self.degrees.vae)]
 
 
 @dataclass(frozen=True)

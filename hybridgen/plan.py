@@ -100,6 +100,18 @@ class Plan:
         """Blocks of every PipeFusion stage."""
         return self.stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
 
+    def parallel(self) -> dict[str, str]:
+        """Degrees and what belongs to them, as flags and recipe keys; what is as usual is left out."""
+        named = self.degrees.named()
+        if self.degrees.pipefusion > 1:
+            if self.stages:
+                named["pipefusion"] += f":{','.join(map(str, self.stages))}"
+            named |= {"patches": str(self.patches)} if self.patches else {}
+            named |= {"warmup": str(self.warmup)} if self.warmup > 1 else {}
+        if self.order != AXES:
+            named["order"] = ",".join(axis for axis in self.order if self.degrees.size(axis) > 1)
+        return named
+
     def blocks(self, rank: int) -> range:
         """The transformer's blocks that a rank runs: those of its PipeFusion stage, which are consecutive."""
         stage = self.layout.coordinates(rank)["pipefusion"]

@@ -10,9 +10,9 @@ from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.job import Job
 from hybridgen.kernels import select
+from hybridgen.machine import check_machine, device_of
 from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
-from hybridgen.planner.memory import peak
 from hybridgen.recipe import Recipe, Request, flag_of, options
 
 SMALL = 2**20
@@ -67,56 +67,6 @@ def _threads(plan: Plan) -> int:
     if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
         return 1
     return max(1, (os.cpu_count() or 1) // plan.world_size)
-
-
-def device_of(asked: str | None) -> str:
-    """cuda or cpu; cuda where there is one and nothing is said. Raises RequestError (device)."""
-    if asked == "cpu":
-        return "cpu"
-    import torch
-
-    present = torch.cuda.is_available()
-    if asked == "cuda" and not present:
-        raise RequestError("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
-    return "cuda" if present else "cpu"
-
-
-def device_name(device: str) -> str:
-    """ "cpu", or what the driver calls the first GPU."""
-    if device == "cpu":
-        return device
-    import torch
-
-    return torch.cuda.get_device_name()
-
-
-def check_machine(plan: Plan, device: str) -> None:
-    """Enough GPUs, or enough memory for all ranks, on this machine."""
-    if launcher.place() is not None:
-        return
-    world = plan.world_size
-    if device == "cuda":
-        import torch
-
-        count = torch.cuda.device_count()
-        if world > count:
-            raise RequestError(
-                "gpus-present",
-                f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
-                "or more machines under torchrun or srun",
-                tries=[f"torchrun --nnodes {-(-world // max(count, 1))} --nproc-per-node {count} -m hybridgen run ..."],
-            )
-        return
-    needed = sum(peak(plan, rank) for rank in range(world))
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > present:
-        gpus = "a GPU" if world == 1 else f"{world} GPUs"
-        raise RequestError(
-            "memory",
-            f"this machine has no {gpus} for the plan, and on its CPUs {plan.facts.name} would need about "
-            f"{needed / 1e9:.0f} GB of {present / 1e9:.0f} GB; nearest: --model demo",
-            tries=[{"dry-run": ""}],
-        )
 
 
 def repeat_command(recipe: Recipe, job: Job) -> str:

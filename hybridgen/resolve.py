@@ -35,25 +35,29 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
     `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
     """
-    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
-    parallel = recipe.parallel
-    _check_runtime(recipe.runtime)
-    clip = clip_of(recipe.request, facts)
-    degrees = degrees_of(parallel)
-    stages = pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else ()
-    dtype = recipe.runtime.dtype or facts.defaults.dtype
-    plan = Plan(
-        facts,
-        clip,
-        degrees,
-        order_of(parallel.order, degrees),
-        dtype,
-        parallel.patches or 0,
-        1 if parallel.warmup is None else parallel.warmup,
-        stages,
-    )
+    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
+    degrees = degrees_of(recipe.parallel)
+    plan = replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
     check(plan, gpus)
     return plan
+
+
+def template(recipe: Recipe, facts: ModelFacts) -> Plan:
+    """The plan of a recipe with every degree open. Raises RequestError."""
+    _check_runtime(recipe.runtime)
+    parallel = recipe.parallel
+    for name in ("patches", "warmup"):
+        value = getattr(parallel, name)
+        if value is not None and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+    return Plan(
+        facts,
+        clip_of(recipe.request, facts),
+        dtype=recipe.runtime.dtype or facts.defaults.dtype,
+        patches=parallel.patches or 0,
+        warmup=1 if parallel.warmup is None else parallel.warmup,
+        stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
+    )
 
 
 def _check_runtime(runtime: Runtime) -> None:
@@ -97,21 +101,31 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
-    single = (f.name for f in fields(Degrees) if f.name not in ("attn2d", "pipefusion"))
-    given = {name: value for name in single if (value := getattr(parallel, name)) is not None}
-    if parallel.pipefusion is not None:
-        given["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
-    for name, value in given.items():
-        if value < 1:
-            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+    degrees = Degrees(**given_degrees(parallel))  # type: ignore[arg-type]
+    if degrees.pipefusion == 1:
+        refuse_pipefusion_options(parallel)
+    return degrees
+
+
+def refuse_pipefusion_options(parallel: Parallel) -> None:
+    """Raise RequestError (pipefusion-only) for options that change nothing without PipeFusion."""
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
-        if value is not None and given.get("pipefusion", 1) == 1:
+        if value is not None:
             raise RequestError(
                 "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
             )
-        if value is not None and value < 1:
-            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+
+
+def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
+    """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
+    values = {f.name: getattr(parallel, f.name) for f in fields(Degrees) if f.name != "attn2d"}
+    if parallel.pipefusion is not None:
+        values["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
+    given: dict[str, int | tuple[int, int]] = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, int) and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
     if parallel.usp is not None:
         if "ulysses" in given or "ring" in given:
             other = "ulysses" if "ulysses" in given else "ring"
@@ -123,7 +137,7 @@ def degrees_of(parallel: Parallel) -> Degrees:
         given["ulysses"], given["ring"] = usp.parse(parallel.usp)
     if parallel.attn2d is not None:
         given["attn2d"] = parse_pair("--attn2d", parallel.attn2d, "rows x columns")
-    return Degrees(**given)
+    return given
 
 
 def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
@@ -241,24 +255,28 @@ def _round(value: int, multiple: int) -> int:
     return max(round(value / multiple), 1) * multiple
 
 
-def with_heads(plan: Plan, heads: int) -> Plan:
+def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     """The same model with its hidden size cut into another number of heads. Raises RequestError (heads)."""
-    transformer = plan.facts.transformer
-    if heads < 1 or transformer.hidden % heads:
-        close = ", ".join(map(str, nearest(heads, divisors(transformer.hidden))))
+    inner = facts.transformer.heads * facts.transformer.head_dim
+    if heads < 1 or inner % heads:
+        close = ", ".join(map(str, nearest(heads, divisors(inner))))
         raise RequestError(
-            "heads",
-            f"--heads {heads} does not divide the hidden size {transformer.hidden} of {plan.facts.name}; "
-            f"nearest: {close}",
+            "heads", f"--heads {heads} does not divide the hidden size {inner} of {facts.name}; nearest: {close}"
         )
-    changed = replace(transformer, heads=heads, head_dim=transformer.hidden // heads, kv_heads=0)
-    return replace(plan, facts=replace(plan.facts, transformer=changed))
+    return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 
-def published_frames(recipe: Recipe) -> Recipe:
+def check_count(flag: str, value: int) -> None:
+    """Raise RequestError (gpus) for a number that is no number of GPUs."""
+    if not 1 <= value <= MAX_RANKS:
+        near = 1 if value < 1 else MAX_RANKS
+        message = f"--{flag} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
+        raise RequestError("gpus", message, tries=[{flag: str(near)}])
+
+
+def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:
     """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
-    stride = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL).vae.stride_time
-    frames = recipe.request.frames
+    stride, frames = facts.vae.stride_time, recipe.request.frames
     if frames is None or frames < 1 or frames % stride:
         return recipe
     return replace(recipe, request=replace(recipe.request, frames=frames - stride + 1))

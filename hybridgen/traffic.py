@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from hybridgen.plan import FP32, Plan
 
 Phase = Literal["setup", "denoise", "decode"]
+Overlap = Literal["", "attention", "next pass"]
 PHASES: tuple[Phase, ...] = ("setup", "denoise", "decode")
 
 SEQUENCE_GATHER = "sequence_gather"
@@ -34,8 +35,9 @@ class Message:
     """Bytes this rank sends in one of them."""
     count: int
     phase: Phase = "denoise"
-    overlaps: str = ""
-    """What the runtime computes while it is in flight; empty when everything waits."""
+    overlaps: Overlap = ""
+    """What the runtime computes while it is in flight: the attention over the block that is here already, or the
+    next pass of a pipeline's stage; "" when everything waits."""
 
     @property
     def total(self) -> int:

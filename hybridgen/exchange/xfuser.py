@@ -18,9 +18,10 @@ from hybridgen import launcher
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.exchange import xdit
 from hybridgen.kernels import is_installed
+from hybridgen.machine import check_machine, device_of
 from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
-from hybridgen.prepare import check_machine, device_of, seed_of
+from hybridgen.prepare import seed_of
 from hybridgen.recipe import Recipe
 
 GRACE = 10

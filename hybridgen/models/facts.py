@@ -21,13 +21,24 @@ class TransformerFacts:
     out_channels: int = 16
     patch: tuple[int, int, int] = (1, 2, 2)
     freq_dim: int = 256
+    width: int = 0
+    """Channels of the hidden state; 0 means heads x head_dim."""
+    gated: bool = False
+    """The feed-forward layer has a third matrix that gates (SwiGLU)."""
     cross_attention: bool = True
+    text_stream: str = ""
+    """How text takes part in self-attention: "" not at all, "joint" as tokens that run through every block in every
+    step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
+    Cosmos3)."""
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
 
+    given_params: int = 0
+    """Parameters of the whole transformer, where they are not to be counted from the rest."""
+
     @property
     def hidden(self) -> int:
-        return self.heads * self.head_dim
+        return self.width or self.heads * self.head_dim
 
     @property
     def key_heads(self) -> int:
@@ -44,15 +55,32 @@ class TransformerFacts:
         return self.out_channels * math.prod(self.patch)
 
     @property
+    def matrix_params(self) -> int:
+        """Parameters of the matrices of one block that every video token is multiplied with in every step.
+
+        K and V of the text's cross-attention are not among them: they are computed once.
+        """
+        d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
+        cross = 2 * d * queries if self.cross_attention else 0
+        return 2 * d * queries + 2 * d * keys + cross + (3 if self.gated else 2) * d * self.ffn
+
+    @property
     def block_params(self) -> int:
-        """Parameters of one Wan block (diffusers WanTransformerBlock; checked against it in tests)."""
-        d = self.hidden
-        attention = 4 * (d * d + d) + 2 * d
-        return 2 * attention + 2 * d * self.ffn + self.ffn + d + 2 * d + 6 * d
+        """Parameters of one block (diffusers' WanTransformerBlock is checked against it in tests).
+
+        With weights of its own the text has a second set of matrices.
+        """
+        d, keys = self.hidden, self.key_heads * self.head_dim
+        text = 2 * d * keys if self.cross_attention else 0
+        biases = (4 * d + 2 * d) * (2 if self.cross_attention else 1) + self.ffn + d + 2 * d + 6 * d
+        second = self.matrix_params if self.text_stream == "own" else 0
+        return self.matrix_params + text + biases + second
 
     @property
     def params(self) -> int:
         """Parameters of the whole transformer."""
+        if self.given_params:
+            return self.given_params
         d = self.hidden
         embed = self.patch_channels * d + d
         time = self.freq_dim * d + d + d * d + d + 6 * d * d + 6 * d

@@ -1,0 +1,148 @@
+"""The published measurements in benchmarks/data/published_latency.csv, as plans that the planner can price.
+
+Models that hybridgen does not run are described here, as far as cost depends on them.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hybridgen.degrees import Degrees
+from hybridgen.models import catalogue
+from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.plan import Clip, Plan
+
+DATA = Path(__file__).parent / "data" / "published_latency.csv"
+
+HUNYUAN = ModelFacts(
+    name="hunyuanvideo",
+    family="hunyuan",
+    source="tencent/HunyuanVideo",
+    transformer=TransformerFacts(
+        layers=60, heads=24, head_dim=128, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
+    ),
+    text_tokens=256,
+    defaults=RequestDefaults(guidance=1.0),
+    origin="20 double and 40 single blocks counted as 60; guidance is distilled, so there is one branch",
+)
+COGVIDEOX = ModelFacts(
+    name="cogvideox-5b",
+    family="cogvideox",
+    source="THUDM/CogVideoX-5b",
+    transformer=TransformerFacts(
+        layers=42, heads=48, head_dim=64, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
+    ),
+    text_tokens=226,
+    origin="configuration file of the checkpoint on the model hub",
+)
+COSMOS3 = ModelFacts(
+    name="cosmos3-super",
+    family="cosmos3",
+    source="nvidia/Cosmos3-Super",
+    transformer=TransformerFacts(
+        layers=64,
+        heads=64,
+        kv_heads=8,
+        head_dim=128,
+        width=5120,
+        ffn=25600,
+        gated=True,
+        text_dim=5120,
+        in_channels=48,
+        out_channels=48,
+        cross_attention=False,
+        text_stream="own",
+    ),
+    vae=VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2, params=700_000_000),
+    text_tokens=256,
+    origin="the Qwen3-32B shape that its size implies; not read from a checkpoint",
+)
+MODELS = {
+    "wan2.2-a14b": catalogue.find("wan2.2"),
+    "wan2.1-14b": catalogue.find("wan2.1-14b"),
+    "wan2.1-t2v-1.3b": catalogue.find("wan2.1-1.3b"),
+    "hunyuanvideo": HUNYUAN,
+    "cogvideox-5b": COGVIDEOX,
+    "cosmos3-super": COSMOS3,
+}
+MACHINES = {
+    "GB200": "gb200-nvl72",
+    "B200": "b200",
+    "H20": "h20",
+    "A800/A100": "a100",
+    "H800/H100": "h100",
+    "H100": "h100",
+    "4090": "rtx4090",
+    "L40": "l40s",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published measurement."""
+
+    source: str
+    model: str
+    gpu: str
+    gpus: int
+    size: str
+    frames: str
+    steps: str
+    config: str
+    seconds: float
+    peak_gb: float | None
+    notes: str
+
+    @property
+    def metric(self) -> str:
+        """denoise, e2e, step, pipeline, vae decode only, or seconds per exchange."""
+        found = re.match(r"metric=([^;]+)", self.notes)
+        assert found, self.notes
+        return found[1]
+
+    @property
+    def setup(self) -> tuple[str, ...]:
+        """What rows have in common that one one-GPU row is the reference of."""
+        return self.source, self.model, self.size, self.frames.strip("?"), self.steps
+
+    def plan(self) -> Plan:
+        """As the planner sees it; 80 frames are 20 latent frames, as everywhere in these sources."""
+        facts = MODELS[self.model]
+        width, height = map(int, self.size.split("x"))
+        frames = int(self.frames.strip("?"))
+        frames = frames - 3 if frames % 4 == 0 else frames
+        wide, high = facts.size_multiple
+        clip = Clip(-(-width // wide) * wide, -(-height // high) * high, frames, int(self.steps), 5.0)
+        clip = replace(clip, guidance=facts.defaults.guidance)
+        return Plan(facts, clip, degrees(self.config))
+
+
+def degrees(config: str) -> Degrees:
+    """From "cfg2 ul4 a2d3x3 vae8". "cp9" is read as a 3x3 grid; "fsdp8" splits no work."""
+    found = Degrees()
+    for word in config.split():
+        match = re.fullmatch(r"([a-z]+|a2d)(\d+)(?:x(\d+))?", word)
+        assert match, config
+        name, first, second = match[1], int(match[2]), match[3]
+        if name == "a2d":
+            found = replace(found, attn2d=(first, int(second)))
+        elif name == "cp":
+            found = replace(found, attn2d=(3, 3))
+        elif name != "fsdp":
+            found = replace(found, **{{"ul": "ulysses"}.get(name, name): first})  # type: ignore[arg-type]
+    return found
+
+
+def rows() -> list[Row]:
+    """Every row of the file."""
+    with DATA.open(encoding="utf-8", newline="") as file:
+        return [
+            Row(
+                r["source"], r["model"], r["gpu"], int(r["n_gpus"]), r["resolution"], r["frames"], r["steps"],
+                r["config"], float(r["latency_s"]), float(r["peak_mem_gb"]) if r["peak_mem_gb"] else None, r["notes"],
+            )
+            for r in csv.DictReader(file)
+        ]  # fmt: skip

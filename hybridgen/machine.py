@@ -1,0 +1,88 @@
+"""The machine that a run is on: its devices, whether they suffice for a plan, and what the planner makes of them."""
+
+from __future__ import annotations
+
+import os
+
+from hybridgen import launcher
+from hybridgen.errors import RequestError
+from hybridgen.plan import Plan
+from hybridgen.planner.fill import fill, machine_of
+from hybridgen.planner.hardware import find
+from hybridgen.planner.memory import peak
+from hybridgen.planner.ranking import Candidate
+from hybridgen.recipe import Recipe
+from hybridgen.resolve import check_count
+
+
+def device_of(asked: str | None) -> str:
+    """cuda or cpu; cuda where there is one and nothing is said. Raises RequestError (device)."""
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    present = torch.cuda.is_available()
+    if asked == "cuda" and not present:
+        raise RequestError("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
+    return "cuda" if present else "cpu"
+
+
+def device_name(device: str) -> str:
+    """ "cpu", or what the driver calls the first GPU."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def count_gpus() -> int:
+    """GPUs of this machine."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tuple[Recipe, Candidate]:
+    """The recipe with every degree that it leaves open chosen by the planner, and the plan that was chosen.
+
+    Without `gpus` all GPUs of this machine or of the job are taken; `machine` is a name or file of the planner's, by
+    default this machine. Raises RequestError.
+    """
+    place = launcher.place()
+    here = device_of(recipe.runtime.device) if machine is None or gpus is None else ""
+    if gpus is None:
+        gpus = place.world if place else count_gpus() if here == "cuda" else None
+    if gpus is None:
+        message = "--auto needs --gpus: this machine has no GPUs to count, and CPU ranks are as many as you like"
+        raise RequestError("gpus", message, tries=[{"gpus": "2"}])
+    check_count("gpus", gpus)
+    hardware = find(machine) if machine else machine_of(device_name(here))
+    return fill(recipe, gpus, hardware)
+
+
+def check_machine(plan: Plan, device: str) -> None:
+    """Enough GPUs, or enough memory for all ranks, on this machine."""
+    if launcher.place() is not None:
+        return
+    world = plan.world_size
+    if device == "cuda":
+        count = count_gpus()
+        if world > count:
+            raise RequestError(
+                "gpus-present",
+                f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
+                "or more machines under torchrun or srun",
+                tries=[f"torchrun --nnodes {-(-world // max(count, 1))} --nproc-per-node {count} -m hybridgen run ..."],
+            )
+        return
+    needed = sum(peak(plan, rank) for rank in range(world))
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        gpus = "a GPU" if world == 1 else f"{world} GPUs"
+        raise RequestError(
+            "memory",
+            f"this machine has no {gpus} for the plan, and on its CPUs {plan.facts.name} would need about "
+            f"{needed / 1e9:.0f} GB of {present / 1e9:.0f} GB; nearest: --model demo",
+            tries=[{"dry-run": ""}],
+        )

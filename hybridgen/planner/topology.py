@@ -1,0 +1,84 @@
+"""Which link a group of ranks spans, and what a message costs on it. No torch.
+
+Ranks fill domains (GPUs joined by the inside link) in order: rank r stands in domain r // size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from hybridgen.layout import Layout
+from hybridgen.planner.hardware import Hardware, Link
+
+
+class Span(NamedTuple):
+    """How a group lies: its size, and how many of its ranks share a domain, in the worst group of its axis."""
+
+    size: int
+    together: int
+
+    @property
+    def crosses(self) -> bool:
+        return self.together < self.size
+
+    @property
+    def away(self) -> float:
+        """Share of a rank's peers that are outside of its domain."""
+        return (self.size - self.together) / (self.size - 1)
+
+
+@lru_cache(maxsize=4096)
+def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
+    """The worst group of an axis whose neighbours stand `stride` ranks apart."""
+    block = stride * size
+    if world <= domain or domain % block == 0:
+        return Span(size, size)
+    if stride >= domain:
+        return Span(size, 1)
+    if domain % stride == 0 and block % domain == 0:
+        return Span(size, domain // stride)
+    # The first and the last group of a block: if a border of domains lies in the block, one of them crosses it.
+    starts = (first + offset for first in range(0, world, block) for offset in (0, stride - 1))
+    return min((span_of_ranks(range(s, s + block, stride), domain) for s in starts), key=lambda s: s.together)
+
+
+def span_of_ranks(ranks: Sequence[int], domain: int) -> Span:
+    """How these ranks lie."""
+    return Span(len(ranks), max(Counter(rank // domain for rank in ranks).values()))
+
+
+def span(layout: Layout, axis: str, domain: int) -> Span:
+    """The worst group of a mesh axis, of the VAE's ranks ("vae"), or of all ("world")."""
+    if axis == "vae":
+        return span_of_ranks(layout.vae_ranks(), domain)
+    if axis in layout.order:
+        return span_of_axis(layout.stride(axis), layout.degrees.size(axis), layout.world_size, domain)
+    return span_of_ranks(range(layout.world_size), domain)
+
+
+def link(hardware: Hardware, where: Span) -> Link:
+    """The slowest link in use."""
+    return hardware.outside if where.crosses else hardware.inside
+
+
+def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
+    """One message in which a rank sends `size` bytes.
+
+    Every GPU has an adapter of its own. What leaves the domain goes through it; a gather or a reduction sends every
+    byte to another domain once, through the adapters of all ranks that stand together, and spreads it inside.
+    """
+    inside = size / hardware.inside.bandwidth.value
+    if collective == "p2p":
+        by = link(hardware, where)
+        return by.hop.value + size / by.bandwidth.value
+    if not where.crosses:
+        return hardware.inside.latency.value + inside
+    leaving = size * where.away
+    if collective == "all_to_all":
+        inside -= leaving / hardware.inside.bandwidth.value
+    else:
+        leaving /= where.together
+    return hardware.outside.latency.value + max(inside, leaving / hardware.outside.bandwidth.value)

@@ -1,0 +1,125 @@
+"""What the planner says a rank holds, against what tensors it really makes (on the meta device, which holds none)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hybridgen.degrees import Degrees
+from hybridgen.models import catalogue
+from hybridgen.models.wan import SelfAttention, TextAttention
+from hybridgen.plan import Clip, Plan
+from hybridgen.planner import memory
+from hybridgen.planner.memory import peak, phase_sizes, terms
+
+WAN22 = catalogue.find("wan2.2")
+CLIP = Clip(1280, 720, 81, 40, 4.0)
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages that are alive, and the most there were at once."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self.seen: set[int] = set()
+        self.add(tensors)
+
+    def add(self, tensors: Sequence[Any]) -> None:
+        for storage in (x.untyped_storage() for x in tensors if isinstance(x, Tensor)):
+            key, size = storage._cdata, storage.nbytes()
+            if key not in self.seen:
+                self.seen.add(key)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self.gone, key, size)
+
+    def gone(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.live -= size
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.add(tree_leaves(out))
+        return out
+
+
+class Slots:
+    """The slots of a model that a block's processors use; attention itself makes its output and nothing else."""
+
+    def norm(self, *pairs: Any) -> list[Tensor]:
+        return [norm(x) for norm, x in pairs]
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.empty_like(q)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_activations_are_what_a_block_holds(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wan 14B's block at 720p: 75600 tokens of 5120 channels."""
+    from diffusers.models.transformers.transformer_wan import WanTransformerBlock
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", lambda q, k, v: torch.empty_like(q))
+    facts, kind = WAN22.transformer, getattr(torch, dtype)
+    plan = Plan(WAN22, CLIP, dtype=dtype)
+    tokens, model = plan.tokens.tokens, Slots()
+    with torch.device("meta"), torch.no_grad():
+        block = WanTransformerBlock(facts.hidden, facts.ffn, facts.heads, "rms_norm_across_heads", True).to(kind)
+        block.scale_shift_table.data = block.scale_shift_table.data.float()  # kept in fp32, as from_pretrained does
+        block.attn1.set_processor(SelfAttention(model))  # type: ignore[arg-type]
+        block.attn2.set_processor(TextAttention(model))  # type: ignore[arg-type]
+        hidden = torch.empty(1, tokens, facts.hidden, dtype=kind)
+        text, time = torch.empty(1, 512, facts.hidden, dtype=kind), torch.empty(1, 6, facts.hidden)
+        rope = torch.empty(1, tokens, 1, facts.head_dim)
+        with LiveBytes(hidden) as count:
+            block(hidden, text, time, (rope, rope))
+    assert memory.activations(plan) == pytest.approx(count.peak, rel=0.03)
+
+
+def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
+    def size(plan: Plan, name: str, rank: int = 0) -> int:
+        return sum(term.size for term in terms(plan, rank) if term.name == name)
+
+    whole = Plan(WAN22, CLIP)
+    assert size(whole, "weights") == 2 * WAN22.transformer.params * 2
+    for degrees in (Degrees(cfg=2), Degrees(ulysses=8), Degrees(attn2d=(3, 3)), Degrees(ring=4)):
+        assert size(Plan(WAN22, CLIP, degrees), "weights") == size(whole, "weights")
+    split = Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2), warmup=40)
+    assert size(split, "weights") == pytest.approx(size(whole, "weights") / 4, rel=0.05)
+
+
+def test_text_is_encoded_on_rank_0_before_the_experts_come() -> None:
+    plan = Plan(WAN22, CLIP, Degrees(cfg=2, ulysses=4))
+    held = phase_sizes(terms(plan))
+    encoder = WAN22.text_params * 2
+    assert [term.phases for term in terms(plan) if term.name == "text encoder"] == [("setup",)]
+    assert held["setup"] == encoder and peak(plan) == max(held.values()) < sum(t.size for t in terms(plan))
+    assert not any(term.name == "text encoder" for term in terms(plan, 1))
+
+
+def test_branches_and_shares_of_the_sequence() -> None:
+    def size(name: str, **degrees: Any) -> int:
+        return sum(t.size for t in terms(Plan(WAN22, CLIP, Degrees(**degrees)), 0) if t.name == name)
+
+    assert size("text K/V") == 2 * size("text K/V", cfg=2) == 2 * 2 * 2 * 512 * 5120 * 40 * 2
+    assert size("activations", ulysses=8) == pytest.approx(size("activations") / 8, rel=0.001)
+    buffers = Plan(WAN22, CLIP, Degrees(pipefusion=2), warmup=1)
+    kept = [t.size for t in terms(buffers) if t.name == "K/V buffers"]
+    assert kept == [2 * 75600 * 5120 * 2 * 20 * 2]  # K and V, tokens, channels, bf16, layers of a stage, branches
+
+
+def test_decoding_is_held_by_the_vae_s_ranks_and_shrinks_with_them() -> None:
+    def decoding(width: int, rank: int) -> int:
+        plan = Plan(WAN22, CLIP, Degrees(ulysses=8, vae=width))
+        return sum(t.size for t in terms(plan, rank) if t.name == "vae decoding")
+
+    assert decoding(8, 0) < decoding(4, 0) < decoding(1, 0) and not decoding(4, 4)
