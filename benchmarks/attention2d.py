@@ -13,23 +13,21 @@ reduce-scatter the partial outputs, weighted by their share of the softmax, are 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.turns import Contender, Match, play
 from hybridgen.kernels import select
 from hybridgen.runtime.attention import Merge, attend
 from hybridgen.runtime.comm import Group, Traffic
 from hybridgen.runtime.join import init_process_group
-from hybridgen.runtime.ranks import RankContext, run_local
+from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.attention2d.run import attention2d
 
 # The names before torch 2.13 follow.
@@ -37,12 +35,10 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 TURNS = 11
 HEADS, HEAD_DIM = 8, 64
-Layer = Callable[[Tensor], Tensor]
-"""Tokens [1, s, D] of this rank -> [1, s, D]."""
 
 
 class Ways:
-    """The contenders; weights are the same on both ranks."""
+    """The ways: tokens [1, s, D] of this rank -> [1, s, D]. Weights are the same on both ranks."""
 
     def __init__(self, dtype: torch.dtype, rank: int) -> None:
         self.group = Group("attention2d", (0, 1), rank, Traffic(), dist.group.WORLD)
@@ -112,35 +108,21 @@ PAIRS = [
 ]
 
 
-def timed(layer: Layer, x: Tensor) -> tuple[float, Tensor]:
-    """Seconds until the slower rank has the result."""
-    dist.barrier()
-    start = time.perf_counter()
-    out = layer(x)
-    seconds = torch.tensor(time.perf_counter() - start)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return seconds.item(), out
+def match(context: RankContext, tokens: int, dtype: torch.dtype, plain: str, other: str) -> Match:
+    """Two of the ways on this rank's half of the tokens."""
+    init_process_group(context, torch.device("cpu"))
+    ways = Ways(dtype, context.rank)
+    generator = torch.Generator().manual_seed(2 + context.rank)
+    x = torch.randn(1, tokens // 2, HEADS * HEAD_DIM, generator=generator).to(dtype)
+
+    def contender(name: str) -> Contender:
+        return lambda: partial(getattr(ways, name), x)
+
+    return Match(contender(plain), contender(other), (True, True), difference)
 
 
-def measure(tokens: int, dtype: torch.dtype, plain: str, other: str) -> tuple[list[tuple[float, float]], float]:
-    """(seconds of the plain path, of the other) by turn, and the relative difference of what they made."""
-    cores = sorted(os.sched_getaffinity(0))
-
-    def main(context: RankContext) -> tuple[list[tuple[float, float]], float]:
-        os.sched_setaffinity(0, {cores[context.rank]})
-        torch.set_num_threads(1)
-        init_process_group(context, torch.device("cpu"))
-        ways = Ways(dtype, context.rank)
-        first, second = getattr(ways, plain), getattr(ways, other)
-        generator = torch.Generator().manual_seed(2 + context.rank)
-        x = torch.randn(1, tokens // 2, HEADS * HEAD_DIM, generator=generator).to(dtype)
-        with torch.no_grad():
-            a, b = timed(first, x)[1].double(), timed(second, x)[1].double()
-            turns = [(timed(first, x)[0], timed(second, x)[0]) for _ in range(TURNS)]
-        return turns, float((a - b).norm() / a.norm())
-
-    ranks: list[tuple[list[tuple[float, float]], float]] = run_local(2, main)
-    return ranks[0][0], max(apart for _, apart in ranks)
+def difference(a: Tensor, b: Tensor) -> list[float]:
+    return [float((a.double() - b.double()).norm() / a.double().norm())]
 
 
 HEAD = f"""\
@@ -157,18 +139,17 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 6144])
     parser.add_argument("--out", type=Path, help="file to write the table to")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
     lines = [HEAD]
     print(HEAD, flush=True)
     for tokens in args.tokens:
         for dtype in (torch.float32, torch.bfloat16):
             for what, plain, other in PAIRS:
-                turns, apart = measure(tokens, dtype, plain, other)
-                ratios = [a / b for a, b in turns]
-                times = " | ".join(f"{median(t):.3f}" for t in zip(*turns, strict=True))
+                result = play(partial(match, tokens=tokens, dtype=dtype, plain=plain, other=other), TURNS)
                 name = str(dtype).removeprefix("torch.")
-                span = f"{median(ratios):.2f} | {min(ratios):.2f} - {max(ratios):.2f}"
-                lines.append(f"| {tokens} | {name} | {what} | {times} | {span} | {apart:.0e} |")
-                print(lines[-1], flush=True)
+                row = f"| {tokens} | {name} | {what} | {result.times} | {result.span} | {result.judged[0]:.0e} |"
+                lines.append(row)
+                print(row, flush=True)
     if args.out:
         args.out.write_text("\n".join(lines) + "\n")
     return 0

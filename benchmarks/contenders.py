@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +10,6 @@ from torch import Tensor
 
 from benchmarks.turns import Contender, Run
 from hybridgen.degrees import Degrees
-from hybridgen.job import Job
-from hybridgen.kernels import select
 from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
@@ -22,13 +19,13 @@ from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
+from tests.tiny import SEED, build, scheduler, tiny_job
 
 SIDE = 256
 """Pixels per side of the clip that is denoised."""
 FRAME_TOKENS = (SIDE // 16) ** 2
 """Tokens of one of its latent frames."""
 GUIDANCE = 4.0
-SEED = 7
 
 
 @dataclass(frozen=True)
@@ -64,17 +61,8 @@ class Size:
 
 
 def transformer(facts: TransformerFacts) -> Any:
-    from diffusers import WanTransformer3DModel
-
     torch.manual_seed(SEED)
-    return WanTransformer3DModel(
-        num_attention_heads=facts.heads,
-        attention_head_dim=facts.head_dim,
-        text_dim=facts.text_dim,
-        ffn_dim=facts.ffn,
-        num_layers=facts.layers,
-        rope_max_seq_len=64,
-    ).eval()
+    return build(facts)
 
 
 def vae() -> Any:
@@ -85,22 +73,10 @@ def vae() -> Any:
     return AutoencoderKLWan().eval()
 
 
-def scheduler() -> Any:
-    from diffusers import UniPCMultistepScheduler
-
-    return UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
-
-
 def prompt_embeds(facts: ModelFacts) -> list[Tensor]:
     """Per branch, [1, text tokens, text_dim]."""
     shape = (2, 1, facts.text_tokens, facts.transformer.text_dim)
     return list(torch.randn(shape, generator=torch.Generator().manual_seed(SEED)))
-
-
-def job_for(plan: Plan) -> Job:
-    kernel = select("auto", "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
-    nowhere = Path("unused")
-    return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 
 
 def denoiser(context: RankContext, plan: Plan, whole: bool = False) -> Contender:
@@ -108,7 +84,7 @@ def denoiser(context: RankContext, plan: Plan, whole: bool = False) -> Contender
 
     Every run has a model of its own, which remembers no other run and which strategies may cut.
     """
-    job = job_for(plan)
+    job = tiny_job(plan)
     rank = set_up(context, job)
     rank.memory.close()
     index = plan.layout.sequence_index(context.rank) if plan.world_size > 1 else 0
@@ -152,7 +128,7 @@ def stock(plan: Plan, expert: Any = None) -> Contender:
             num_frames=clip.frames,
             num_inference_steps=clip.steps,
             guidance_scale=clip.guidance,
-            latents=initial_noise(job_for(plan), torch.device("cpu")),
+            latents=initial_noise(tiny_job(plan), torch.device("cpu")),
             output_type="latent",
         ).frames
         return latents
@@ -162,7 +138,8 @@ def stock(plan: Plan, expert: Any = None) -> Contender:
 
 def decoder(context: RankContext, plan: Plan) -> Contender:
     """Latents to frames. When split, all ranks but the first return an empty tensor."""
-    job, rank = job_for(plan), set_up(context, job_for(plan))
+    job = tiny_job(plan)
+    rank = set_up(context, job)
     rank.memory.close()
     model = Wan(plan, [transformer(plan.facts.transformer)], None, job.kernel, Shard(plan.tokens, 0))
     model.vae = vae()

@@ -8,10 +8,8 @@ DistVAE is in the dev extra (pip install distvae==0.1.0); without it, its lines 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.contenders import Size, decoder, denoiser, stock, vae
 from benchmarks.rivals import Errors, decoding_errors, diffusers_ulysses, distvae_decoder, tiny_errors
-from benchmarks.turns import Match, Result, machine, play
+from benchmarks.turns import Match, Result, machine, parser, play
 from hybridgen.degrees import Degrees
 from hybridgen.models.facts import VaeFacts
 from hybridgen.runtime.join import init_process_group
@@ -91,23 +89,13 @@ def accepted() -> list[Errors]:
 
 
 def row(name: str, result: Result) -> str:
-    found, low, high = result.ratios
-    verdict = "met" if found >= 1 else "missed"
+    verdict = "met" if result.ratios[0] >= 1 else "missed"
     errors = " | ".join(f"{error:.1e}" for error in result.judged)
-    ratio = f"{found:.2f} | {low:.2f} - {high:.2f} | >= 1.0 | {verdict}"
-    return f"| {name} | {result.times} | {ratio} | {errors} | {result.others:.0%} |"
-
-
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=5, help="turns that count")
-    parser.add_argument("--patience", type=int, default=0, help="turns to repeat while other processes disturb them")
-    parser.add_argument("--out", type=Path, help="file to write the tables to")
-    return parser.parse_args()
+    return f"| {name} | {result.times} | {result.span} | >= 1.0 | {verdict} | {errors} | {result.others:.0%} |"
 
 
 def main() -> int:
-    args, size, lines = options(), Size(), list[str]()
+    args, size, lines = parser(__doc__).parse_args(), Size(), list[str]()
     torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
     quiet_libraries()
 

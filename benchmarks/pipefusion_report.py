@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -28,10 +29,6 @@ STYLES = {2: ("#0072B2", "o"), 4: ("#D55E00", "s"), 8: ("#009E73", "^")}
 
 def find(results: list[Result], steps: int, options: Options) -> Result | None:
     return next((r for r in results if r["steps"] == steps and r["options"] == options), None)
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def sweep(results: list[Result], steps: int, patches: int) -> list[Result]:
@@ -68,7 +65,7 @@ def runs(steps: int, results: list[Result]) -> Iterator[tuple[str, Result]]:
 
 def row(steps: int, name: str, result: Result) -> str:
     def both(measure: str, form: str, worst: Callable[[list[float]], float] = min) -> str:
-        return f"{mean(result[measure]):{form}} ({worst(result[measure]):{form}})"
+        return f"{fmean(result[measure]):{form}} ({worst(result[measure]):{form}})"
 
     changed = sum(psnr < CHANGED_DB for psnr in result["psnr"])
     measures = [both("relative_error", ".2g", max), both("psnr", ".1f"), str(changed), both("ssim", ".3f")]
@@ -124,7 +121,7 @@ def draw_panel(panel: Any, results: list[Result], steps: int) -> None:
         for at, result in zip(x, stale, strict=True):
             panel.plot([at] * len(result["psnr"]), result["psnr"], ".", color=colour, alpha=0.3, markersize=8)
         style = {"color": colour, "marker": marker, "markersize": 11, "markeredgecolor": "white", "linewidth": 2.5}
-        panel.plot(x, [mean(r["psnr"]) for r in stale], label=str(patches), **style)
+        panel.plot(x, [fmean(r["psnr"]) for r in stale], label=str(patches), **style)
     shares = [r["synchronous"] / steps for r in sweep(results, steps, next(iter(STYLES))) if r["synchronous"] < steps]
     panel.set_xticks(range(len(warmups)), [f"{w}\n{share:.0%}" for w, share in zip(warmups, shares, strict=True)])
     panel.set_xlim(-1.6, len(warmups) - 0.4)
@@ -133,7 +130,7 @@ def draw_panel(panel: Any, results: list[Result], steps: int) -> None:
         ("exact,\nhalf the\nsteps", {"steps": steps // 2}),
     ):
         if yardstick := find(results, steps, options):
-            level = mean(yardstick["psnr"])
+            level = fmean(yardstick["psnr"])
             panel.axhline(level, color="0.4", linestyle="--", linewidth=1.5, zorder=1)
             panel.text(-1.55, level - 0.5, name, color="0.25", fontsize=12.5, va="top")
     panel.set_title(f"{steps} steps", fontsize=17)

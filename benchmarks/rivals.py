@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.contenders import job_for, stock, transformer, vae
+from benchmarks.contenders import stock, transformer, vae
 from benchmarks.turns import Contender
 from hybridgen.degrees import Degrees
 from hybridgen.models.facts import VaeFacts
@@ -18,6 +18,7 @@ from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Plan
 from hybridgen.runtime.denoise import initial_noise
 from hybridgen.runtime.mesh import Mesh, build_mesh
+from tests.tiny import tiny_job
 from tests.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
 
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ def distvae_decoder(plan: Plan) -> Contender:
     """Latents, here on all ranks, to frames on the first, DistVAE's way; nothing had to be wired."""
     from distvae.vae import parallelize_decoder
 
-    model, latents = vae(), initial_noise(job_for(plan), CPU)
+    model, latents = vae(), initial_noise(tiny_job(plan), CPU)
     parallelize_decoder(model, None)
 
     def run() -> Tensor:

@@ -9,18 +9,16 @@ of the table; a first turn warms up and is not kept. Random weights; how to read
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.contenders import Size, decoder, denoiser, stock
-from benchmarks.turns import Match, Result, machine, play
+from benchmarks.turns import Match, Result, machine, parser, play
 from hybridgen.degrees import Degrees
 from hybridgen.runtime.join import init_process_group
 from hybridgen.runtime.rank import quiet_libraries
@@ -111,7 +109,7 @@ def row(name: str, case: Case, result: Result) -> str:
     """A line of the table: medians over the turns, and of the ratio its range as well."""
     found, low, high = result.ratios
     if case.degrees.world > 1:
-        numbers = f"{found:.2f} | {low:.2f} - {high:.2f} | >= {case.target:.1f}"
+        numbers = f"{result.span} | >= {case.target:.1f}"
     else:
         costs = [f"{1 / ratio - 1:+.1%}" for ratio in (found, high, low, case.target)]
         numbers = f"{costs[0]} | {costs[1]} - {costs[2]} | <= {costs[3]}"
@@ -145,19 +143,12 @@ def describe(size: Size, names: list[str], repeat: int) -> str:
     )
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), help="lines to measure")
-    parser.add_argument("--repeat", type=int, default=5, help="turns that count")
-    parser.add_argument("--patience", type=int, default=0, help="turns to repeat while other processes disturb them")
-    parser.add_argument("--out", type=Path, help="file to write the table to")
-    for item in fields(Size):
-        parser.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=item.default)
-    return parser.parse_args()
-
-
 def main() -> int:
-    args = options()
+    options = parser(__doc__)
+    options.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), help="lines to measure")
+    for item in fields(Size):
+        options.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=item.default)
+    args = options.parse_args()
     size = Size(**{item.name: getattr(args, item.name) for item in fields(Size)})
     torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
     quiet_libraries()

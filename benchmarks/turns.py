@@ -6,6 +6,7 @@ they take turns. A turn that other processes disturbed can be repeated.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import time
@@ -72,6 +73,12 @@ class Result:
         return median(ratios), min(ratios), max(ratios)
 
     @property
+    def span(self) -> str:
+        """Cells of a table: first / second, median and range."""
+        found, low, high = self.ratios
+        return f"{found:.2f} | {low:.2f} - {high:.2f}"
+
+    @property
     def times(self) -> str:
         """Cells of a table: seconds of both."""
         return f"{self.median('first'):.3f} | {self.median('second'):.3f}"
@@ -107,7 +114,7 @@ def take_turn(match: Match, core: int) -> Turn:
     return Turn(first, second, last[2])
 
 
-def play(ready: Callable[[RankContext], Match], repeat: int, patience: int) -> Result:
+def play(ready: Callable[[RankContext], Match], repeat: int, patience: int = 0) -> Result:
     """Fork two ranks and let what `ready` gives take turns; up to `patience` disturbed ones are repeated."""
     cores = sorted(os.sched_getaffinity(0))
     assert len(cores) >= 2, "two ranks need two cores"
@@ -129,6 +136,15 @@ def play(ready: Callable[[RankContext], Match], repeat: int, patience: int) -> R
     ranks: list[Any] = run_local(2, main)
     judged = [max(numbers) for numbers in zip(*(judged for _, judged in ranks), strict=True)]
     return Result([Turn(*turn) for turn in ranks[0][0]], judged)
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """The options of every script that plays."""
+    found = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--repeat", type=int, default=5, help="turns that count")
+    found.add_argument("--patience", type=int, default=0, help="turns to repeat while other processes disturb them")
+    found.add_argument("--out", type=Path, help="file to write the tables to")
+    return found
 
 
 def machine() -> str:

@@ -54,13 +54,9 @@ def pipeline(plan: Plan) -> str:
     """What PipeFusion runs where, and which steps wait for it."""
     sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.warmup, plan.clip.steps)
     blocks = f"{sizes[0]} each" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
-    steps = (
-        "every step"
-        if plan.exact
-        else f"the first {synchronous} of every expert"
-        if synchronous > 1
-        else ("the first step of every expert")
-    )
+    steps = "the first step of every expert" if synchronous == 1 else f"the first {synchronous} of every expert"
+    if plan.exact:
+        steps = "every step"
     return (
         f"stages  {len(sizes)}, blocks {blocks}; {tokens.patches} patches of {tokens.patch_size} tokens; "
         f"{steps} synchronous"

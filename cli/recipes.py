@@ -27,24 +27,22 @@ SET = Annotated[Optional[list[str]], typer.Option("--set", help="Change one key 
 OUT = Annotated[Optional[Path], typer.Option("--out", "-o", help="Write here, not to stdout.", metavar="FILE")]
 OVERWRITE = Annotated[bool, typer.Option(help="Replace the file if it exists.")]
 JSON = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
+NO_RESULT = {"status": "-", "hardware": "", "denoise_s": None, "end_to_end_s": None}
 
 
-NOTHING = {"status": "-", "hardware": "", "denoise_s": None, "end_to_end_s": None}
-
-
-def planned(recipe: Recipe) -> Plan:
-    """The recipe's plan. Raises RequestError; flags that would help `run` are no flags of these verbs."""
-    try:
-        return resolve(recipe)
-    except RequestError as error:
-        raise RequestError(error.rule, error.message, error.why) from error
-
-
-class Engine(str, Enum):
+class Target(str, Enum):
     """Engines that a recipe can be written for."""
 
     xdit = "xdit"
     trtllm = "trtllm"
+
+
+def planned(recipe: Recipe) -> Plan:
+    """The recipe's plan. Raises RequestError without what to try, which would be flags of `run`."""
+    try:
+        return resolve(recipe)
+    except RequestError as error:
+        raise RequestError(error.rule, error.message, error.why) from error
 
 
 @app.command("list")
@@ -65,7 +63,7 @@ def list_(files: MANY = None, as_json: JSON = False) -> None:
             *("-" if one[name] is None else f"{one[name]:g}" for name in ("denoise_s", "end_to_end_s")),
         )
         for row in rows
-        for number, one in enumerate(row["measured"] or [NOTHING])
+        for number, one in enumerate(row["measured"] or [NO_RESULT])
     ]
     text.answer(*text.table(head, table, left=5))
 
@@ -106,7 +104,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
     hardware = found.hardware
     machine = [
         hardware.name,
-        f"{hardware.gpus} {'GPU' if hardware.gpus == 1 else 'GPUs'}" if hardware.gpus else "",
+        text.counted(hardware.gpus, "GPU") if hardware.gpus else "",
         hardware.link,
     ]
     lines = {
@@ -179,10 +177,8 @@ def check(
             text.answer(f"::error {where}::{one.message.replace('%', '%25')}")
     else:
         text.answer(*map(str, found))
-    files_word = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-    text.say(
-        f"{files_word}, {len(found)} {'fault' if len(found) == 1 else 'faults'}" if found else f"{files_word}, all good"
-    )
+    verdict = text.counted(len(found), "fault") if found else "all good"
+    text.say(f"{text.counted(len(paths), 'file')}, {verdict}")
     if found:
         raise typer.Exit(1)
 
@@ -198,7 +194,7 @@ def schema() -> None:
 @app.command()
 def export(
     recipe: ONE,
-    to: Annotated[Engine, typer.Option("--to", help="Whose words: xDiT's command line or TensorRT-LLM's YAML.")],
+    to: Annotated[Target, typer.Option("--to", help="Whose words: xDiT's command line or TensorRT-LLM's YAML.")],
     settings: SET = None,
     out: OUT = None,
     overwrite: OVERWRITE = False,
@@ -207,7 +203,7 @@ def export(
     from hybridgen.exchange import trtllm, xdit
 
     found = compose(shelf.located(recipe), settings or [], {})
-    made = {Engine.xdit: xdit.export, Engine.trtllm: trtllm.export}[to](found, planned(found))
+    made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, planned(found))
     text.say(*(f"warning: {warning}" for warning in made.warnings))
     _write(made.text, out, overwrite)
 

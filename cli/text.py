@@ -24,7 +24,12 @@ def size(count: float) -> str:
 
 def ranks(count: int) -> str:
     """1 rank, 2 ranks."""
-    return f"{count} rank" if count == 1 else f"{count} ranks"
+    return counted(count, "rank")
+
+
+def counted(count: int, noun: str) -> str:
+    """1 file, 2 files."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:

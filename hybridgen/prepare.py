@@ -13,7 +13,7 @@ from hybridgen.kernels import select
 from hybridgen.machine import check_machine, device_of
 from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
-from hybridgen.recipe import Recipe, flag_of, options
+from hybridgen.recipe import Recipe, Request, flag_of, options
 
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
@@ -24,7 +24,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     """Everything a rank needs. Raises RequestError before anything starts."""
     request = recipe.request
     assert request.prompt
-    seed = secrets.randbelow(2**32) if request.seed is None else request.seed
+    seed = seed_of(request)
     video = outputs.video or default_name(request.prompt, seed)
     for text in (request.prompt, request.negative_prompt or ""):
         if text.encode("utf-8", "ignore").decode() != text:
@@ -35,13 +35,12 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     merged = plan.degrees.cp > 1
     kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
     check_machine(plan, device)
-    negative = plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
     return Job(
         plan=plan,
         kernel=kernel,
         device=device,
         prompt=request.prompt,
-        negative_prompt=negative,
+        negative_prompt=negative_prompt(request, plan),
         seed=seed,
         output=video,
         latents=outputs.latents,
@@ -51,6 +50,16 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         quiet=quiet,
         threads=_threads(plan),
     )
+
+
+def seed_of(request: Request) -> int:
+    """The request's seed, or one that is drawn."""
+    return secrets.randbelow(2**32) if request.seed is None else request.seed
+
+
+def negative_prompt(request: Request, plan: Plan) -> str:
+    """The request's, or the model's own where nothing is said; "" is said."""
+    return plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
 
 
 def _threads(plan: Plan) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from hybridgen import yaml_file
 from hybridgen.errors import RequestError
 
 SCHEMA = 1
@@ -208,24 +209,16 @@ def _setting(text: str) -> dict[str, Any]:
 
 def read(file: Path) -> dict[str, Any]:
     """What a recipe file holds, with every key known. Raises RequestError."""
-    import yaml
-
     try:
-        text = file.read_text(encoding="utf-8")
-        node = yaml.compose(text)
-        found = yaml.safe_load(text)
-    except OSError as error:
-        raise RequestError("recipe-unreadable", f"--recipe {file} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not text"
-        raise RequestError("recipe-unreadable", f"--recipe {file}{where} is not YAML: {problem}") from error
+        document = yaml_file.read(file)
+    except yaml_file.Unreadable as error:
+        raise RequestError("recipe-unreadable", f"--recipe {file}{error.at} {error.problem}") from error
+    found = document.content
     if not isinstance(found, dict):
         raise RequestError("recipe-unreadable", f"--recipe {file} holds no keys; it starts with model: NAME")
     if found.get("schema", SCHEMA) != SCHEMA:
         raise RequestError("recipe-schema", f"{file} has schema {found['schema']}; this version reads {SCHEMA}")
-    for line, column, fault in wrong_keys(node, Recipe):
+    for line, column, fault in wrong_keys(document.node, Recipe):
         raise RequestError("recipe-key", f"{file}:{line}:{column}: {fault}")
     return found
 

@@ -10,10 +10,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from hybridgen import yaml_file
 from hybridgen.errors import RequestError
 from hybridgen.recipe import SCHEMA, STATUSES, Measured, Recipe, compose, fill, flag_of, options, wrong_keys
 from hybridgen.recipe_file import dumps, header
 from hybridgen.resolve import resolve
+from hybridgen.yaml_file import Document, places
 
 PRIVATE = {
     "an absolute path": r"(?:^|[\s='\"(])(?:/|~/|[A-Za-z]:\\|file://)[\w.~-]+(?:[/\\][^\s'\")]*|$)",
@@ -23,8 +25,7 @@ PRIVATE = {
 }
 """What a file that others read must not carry: name, pattern."""
 
-SECONDS = ("denoise_s", "end_to_end_s")
-FIGURES = (*SECONDS, "peak_gb")
+FIGURES = ("denoise_s", "end_to_end_s", "peak_gb")
 NEEDS = {
     "verified": ("date", "n", "software"),
     "published": ("source",),
@@ -51,28 +52,18 @@ class Finding:
 
 def check(file: Path) -> list[Finding]:
     """Every fault of a recipe file, in the order of its lines; none: it is as it should be."""
-    import yaml
-
     try:
-        text = file.read_text(encoding="utf-8")
-        node = yaml.compose(text)
-        loaded = yaml.safe_load(text)
-    except OSError as error:
-        return [Finding(str(file), 1, 1, "recipe-unreadable", f"cannot be read: {error.strerror}")]
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        problem = getattr(error, "problem", None) or "not text"
-        return [Finding(str(file), line, column, "recipe-unreadable", f"is not YAML: {problem}")]
-    if not isinstance(loaded, dict):
+        document = yaml_file.read(file)
+    except yaml_file.Unreadable as error:
+        return [Finding(str(file), *(error.place or (1, 1)), "recipe-unreadable", error.problem)]
+    if not isinstance(document.content, dict):
         return [Finding(str(file), 1, 1, "recipe-unreadable", "holds no keys; it starts with schema: 1")]
-    found = _faults(file, text, node, loaded)
-    return sorted(found, key=lambda one: (one.line, one.column))
+    return sorted(_faults(file, document), key=lambda one: (one.line, one.column))
 
 
-def _faults(file: Path, text: str, node: Any, loaded: dict[str, Any]) -> Iterator[Finding]:
+def _faults(file: Path, document: Document) -> Iterator[Finding]:
     """Faults of a file that is YAML and holds keys."""
-    where = dict(places(node))
+    where, loaded = dict(places(document.node)), document.content
 
     def finding(path: str, rule: str, message: str) -> Finding:
         while path and path not in where:
@@ -84,7 +75,8 @@ def _faults(file: Path, text: str, node: Any, loaded: dict[str, Any]) -> Iterato
         yield finding("schema", "recipe-schema", f"{said}; this version reads {SCHEMA}")
         return
     unknown = [
-        Finding(str(file), line, column, "recipe-key", fault) for line, column, fault in wrong_keys(node, Recipe)
+        Finding(str(file), line, column, "recipe-key", fault)
+        for line, column, fault in wrong_keys(document.node, Recipe)
     ]
     yield from unknown
     yield from (finding(path, "recipe-private", fault) for path, fault in _private(loaded))
@@ -98,7 +90,7 @@ def _faults(file: Path, text: str, node: Any, loaded: dict[str, Any]) -> Iterato
         return
     yield from (finding(path, rule, message) for path, rule, message in _content(recipe))
     if not unknown:
-        yield from _form(file, text, recipe)
+        yield from _form(file, document.text, recipe)
 
 
 def fixed(file: Path) -> str:
@@ -108,19 +100,6 @@ def fixed(file: Path) -> str:
     if (line := _late_comment(text)) is not None:
         raise RequestError("recipe-comment", f"{file}:{line}: this comment would be lost")
     return header(text) + dumps(recipe)
-
-
-def places(node: Any, path: str = "") -> Iterator[tuple[str, tuple[int, int]]]:
-    """Dotted path and (line, column) of every key, and of every entry of a list (by number)."""
-    if node.id == "mapping":
-        for key, value in node.value:
-            name = f"{path}{key.value}"
-            yield name, (key.start_mark.line + 1, key.start_mark.column + 1)
-            yield from places(value, f"{name}.")
-    if node.id == "sequence":
-        for number, value in enumerate(node.value):
-            yield f"{path}{number}", (value.start_mark.line + 1, value.start_mark.column + 1)
-            yield from places(value, f"{path}{number}.")
 
 
 def _private(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.strategies import registry
 from tests.ranks import run_ranks
-from tests.tiny import tiny_job
+from tests.tiny import build, tiny_job
 
 CPU = torch.device("cpu")
 
@@ -116,19 +116,8 @@ MID_SIZE = TransformerFacts(layers=8, heads=8, head_dim=96, ffn=3072, text_dim=6
 @pytest.fixture(scope="module")
 def mid_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of one expert in bf16, in several files; what is read is copied to fp32 by whoever loads it."""
-    from diffusers import WanTransformer3DModel
-
     folder = tmp_path_factory.mktemp("mid-size")
-    facts = MID_SIZE
-    model = WanTransformer3DModel(
-        num_attention_heads=facts.heads,
-        attention_head_dim=facts.head_dim,
-        text_dim=facts.text_dim,
-        ffn_dim=facts.ffn,
-        num_layers=facts.layers,
-        rope_max_seq_len=64,
-    )
-    model.bfloat16().save_pretrained(folder / "transformer", max_shard_size="50MB")
+    build(MID_SIZE).bfloat16().save_pretrained(folder / "transformer", max_shard_size="50MB")
     os.sync()  # pages of a mapped file that are not on disk yet would count as written by who reads them
     (folder / "scheduler").symlink_to(catalogue.DEMO_FOLDER / "scheduler")
     (folder / "model_index.json").symlink_to(catalogue.DEMO_FOLDER / "model_index.json")

@@ -62,10 +62,11 @@ def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model
 
 
-def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
+def build(facts: TransformerFacts) -> Any:
+    """diffusers' transformer of these facts, with the weights it draws."""
     from diffusers import WanTransformer3DModel
 
-    model = WanTransformer3DModel(
+    return WanTransformer3DModel(
         patch_size=facts.patch,
         num_attention_heads=facts.heads,
         attention_head_dim=facts.head_dim,
@@ -76,8 +77,11 @@ def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
         ffn_dim=facts.ffn,
         num_layers=facts.layers,
         rope_max_seq_len=64,
-    )
-    return unit_scale(model, seed).eval()
+    ).eval()
+
+
+def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
+    return unit_scale(build(facts), seed)
 
 
 def scheduler() -> Any:
@@ -163,7 +167,7 @@ def tiny_plan(degrees: Degrees, clip: Clip = CLIP, dtype: str = "float32", **cha
 
 
 def tiny_job(plan: Plan, attention: str = "auto") -> Job:
-    kernel = select(attention, "cpu", plan.dtype, TRANSFORMER.head_dim, plan.degrees.cp > 1)
+    kernel = select(attention, "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
     nowhere = Path("unused")
     return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 

@@ -19,8 +19,9 @@ class Export:
     warnings: tuple[str, ...] = ()
 
 
-def refuse(engine: str, plan: Plan, faults: list[str], nearest: str = "") -> None:
-    """Raise RequestError (engine-lacks) if there are faults, which keep the engine from running the plan."""
+def refuse(engine: str, plan: Plan, lacks: dict[str, bool], nearest: str = "") -> None:
+    """Raise RequestError (engine-lacks) with all that the plan needs of what the engine lacks ({fault: needed})."""
+    faults = [fault for fault, needed in lacks.items() if needed]
     if faults:
         hint = f"; nearest: {nearest}" if nearest else ""
         message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"

@@ -14,6 +14,14 @@ from hybridgen.recipe import Recipe
 from hybridgen.strategies.parallel_vae.rules import split_dim
 
 ENGINE = "TensorRT-LLM VisualGen"
+DEGREES = {
+    "cfg_size": "cfg",
+    "ulysses_size": "ulysses",
+    "ring_size": "ring",
+    "tp_size": "tp",
+    "parallel_vae_size": "vae",
+}
+"""Names of degrees there and here; attn2d_size is a pair."""
 BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
 """hybridgen's kernels by its names; VANILLA returns no log-sum-exp, so merging needs FA4."""
 
@@ -24,15 +32,10 @@ def export(recipe: Recipe, plan: Plan) -> Export:
 
     refuse(ENGINE, plan, _lacks(recipe, plan))
     clip, degrees = plan.clip, plan.degrees
-    parallel: dict[str, Any] = {
-        "cfg_size": degrees.cfg,
-        "ulysses_size": degrees.ulysses,
-        "ring_size": degrees.ring,
-        "attn2d_size": list(degrees.attn2d),
-        "tp_size": degrees.tp,
-        "parallel_vae_size": degrees.vae,
-    }
-    parallel = {name: value for name, value in parallel.items() if value not in (1, [1, 1])}
+    sizes = {there: getattr(degrees, here) for there, here in DEGREES.items()}
+    parallel: dict[str, Any] = {name: size for name, size in sizes.items() if size > 1}
+    if degrees.attn2d != (1, 1):
+        parallel["attn2d_size"] = list(degrees.attn2d)
     if degrees.vae > 1 and split_dim(plan) == -2:
         parallel["parallel_vae_split_dim"] = "height"
     content = {
@@ -52,12 +55,12 @@ def _backend(recipe: Recipe, plan: Plan) -> str:
     return BACKENDS[kernel] if kernel != "auto" else "FA4" if plan.degrees.cp > 1 else "VANILLA"
 
 
-def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
-    """What the plan needs and the engine does not have."""
+def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
+    """What the engine does not have, and whether the plan needs it."""
     degrees, count = plan.degrees, plan.tokens.tokens
     kernel = recipe.runtime.attention or "auto"
     merged = degrees.cp > 1
-    faults = {
+    return {
         f"{plan.facts.name} is no model of the hub": plan.facts.source.count("/") != 1,
         f"no pipefusion (--pipefusion {degrees.pipefusion})": degrees.pipefusion > 1,
         f"its {degrees.sequence} sequence ranks must divide the {count} tokens": count % degrees.sequence != 0,
@@ -67,7 +70,6 @@ def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
         "its VANILLA kernel cannot be merged (--attention sdpa); nearest: flash-attn-4": merged and kernel == "sdpa",
         "needs GPUs (--device cpu)": recipe.runtime.device == "cpu",
     }
-    return [fault for fault, true in faults.items() if true]
 
 
 def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
@@ -82,8 +84,7 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
         found.append("attention2d together with tensor parallelism needs a build of July 2026 or newer")
     if _backend(recipe, plan) == "FA4":
         found.append("FA4 is FlashAttention-4, made for Blackwell GPUs")
-    if [axis for axis in plan.order if plan.degrees.size(axis) > 1] != [
-        axis for axis in AXES if plan.degrees.size(axis) > 1
-    ]:
+    split = [axis for axis in AXES if plan.degrees.size(axis) > 1]
+    if sorted(split, key=plan.order.index) != split:
         found.append("it has its own order of ranks (cfg, tp, row, col, ulysses); --order is not passed on")
     return tuple(found)

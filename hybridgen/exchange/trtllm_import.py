@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hybridgen import yaml_file
 from hybridgen.errors import RequestError
+from hybridgen.exchange.trtllm import BACKENDS, DEGREES
 from hybridgen.models import catalogue
 from hybridgen.recipe import Checkpoint, Parallel, Recipe, Request, Runtime
-from hybridgen.recipe_check import places
 
 SECTIONS = {
     "parallel": "parallel_config",
@@ -38,14 +39,6 @@ TOP = {
     "enable_layerwise_nvtx_marker",
 }
 OLDER_TOP = {"dtype", "device", "linear", "skip_warmup", "skip_components", "text_encoder_path"}
-DEGREES = {
-    "cfg_size": "cfg",
-    "ulysses_size": "ulysses",
-    "ring_size": "ring",
-    "tp_size": "tp",
-    "parallel_vae_size": "vae",
-}
-"""Names of degrees there (older ones begin with dit_) and here."""
 OTHER_PARALLEL = {
     "attn2d_size",
     "attn2d_row_size",
@@ -57,10 +50,10 @@ OTHER_PARALLEL = {
 }
 FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
 """Splits that hybridgen does not have (names or beginnings); 1 everywhere, or refused."""
-KERNELS = {"VANILLA": "sdpa", "FA4": "flash-attn-4"}
-AXES = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
+KERNELS = {there: here for here, there in BACKENDS.items()}
+ORDER = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
+"""Parts of its dim_order, and the axes here."""
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
-OFF: tuple[Any, ...] = (None, False, {}, [], "")
 
 
 def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
@@ -95,20 +88,14 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
 
 def _sections(file: Path) -> dict[str, Any]:
     """What stands at the top, under current names. Raises RequestError."""
-    import yaml
-
     try:
-        text = file.read_text(encoding="utf-8")
-        found, node = yaml.safe_load(text), yaml.compose(text)
-    except OSError as error:
-        raise RequestError("import-unreadable", f"{file} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise RequestError("import-unreadable", f"{file}{at} is not YAML") from error
+        document = yaml_file.read(file)
+    except yaml_file.Unreadable as error:
+        raise RequestError("import-unreadable", f"{file}{error.at} {error.problem}") from error
+    found = document.content
     if not isinstance(found, dict):
         raise RequestError("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
-    where = dict(places(node))
+    where = dict(yaml_file.places(document.node))
     _known(map(str, found), {*SECTIONS, *TOP, *OLDER_TOP}, "", where, file)
     content = {SECTIONS.get(str(name), str(name)): value for name, value in found.items()}
     for name, value in content.items():
@@ -170,7 +157,7 @@ def _order(text: str | None) -> list[str] | None:
     """["cfg", "tp", "ring", "row", "col", "ulysses"] from "cfg-tp-cp-ulysses", which is the order here as well."""
     if text in (None, "cfg-tp-cp-ulysses"):
         return None
-    return [axis for part in str(text).split("-") for axis in AXES.get(part, (part,))]
+    return [axis for part in str(text).split("-") for axis in ORDER.get(part, (part,))]
 
 
 def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:
@@ -189,7 +176,7 @@ def _left_out(content: dict[str, Any], backend: str) -> list[str]:
     quant, cache = content.get("quant_config") or {}, content.get("cache_config") or {}
     attention = content.get("attention_config") or {}
     caches = cache.get("cache_backend") or ("teacache" if cache.get("enable_teacache") else None)
-    faults = {
+    changes = {
         f"quantisation ({quant.get('quant_algo')}); here it runs in bfloat16": quant.get("quant_algo"),
         f"step cache ({caches}); every step is computed here": caches,
         "sparse attention; all keys are attended to here": attention.get("sparse_attention_config"),
@@ -201,7 +188,7 @@ def _left_out(content: dict[str, Any], backend: str) -> list[str]:
         "CUDA graphs": _enabled(content.get("cuda_graph_config")),
         "torch.compile": _enabled(content.get("torch_compile_config")),
     }
-    return [fault for fault, true in faults.items() if true not in OFF]
+    return [change for change, is_set in changes.items() if is_set]
 
 
 def _enabled(section: dict[str, Any] | None) -> bool:

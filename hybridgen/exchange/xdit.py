@@ -12,6 +12,7 @@ from pathlib import Path
 from hybridgen.degrees import Degrees, divisors
 from hybridgen.exchange import Export, refuse
 from hybridgen.plan import Plan
+from hybridgen.prepare import negative_prompt
 from hybridgen.recipe import Recipe
 
 ENGINE = "xDiT (xfuser 0.7.0)"
@@ -43,9 +44,7 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
     named = {
         "model": plan.facts.source,
         "prompt": request.prompt or "",
-        "negative_prompt": plan.facts.defaults.negative_prompt
-        if request.negative_prompt is None
-        else request.negative_prompt,
+        "negative_prompt": negative_prompt(request, plan),
         "height": clip.height,
         "width": clip.width,
         "num_frames": clip.frames,
@@ -83,7 +82,7 @@ def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
         found.append("no prompt is given; fill in --prompt ''")
     if plan.facts.revision:
         found.append(f"xDiT loads the newest revision it finds, not {plan.facts.revision}")
-    if [axis for axis in plan.order if axis in ("ring", "ulysses")] != ["ring", "ulysses"]:
+    if plan.order.index("ulysses") < plan.order.index("ring"):
         found.append("xDiT has its own order of ranks; --order is not passed on")
     if recipe.hardware.per_node and recipe.hardware.per_node < plan.world_size:
         found.append(
@@ -101,11 +100,11 @@ def flow_shift(plan: Plan) -> float | None:
     return float(json.loads(Path(path).read_text(encoding="utf-8"))["flow_shift"]) if isinstance(path, str) else None
 
 
-def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
-    """What the plan needs and xDiT's Wan models do not have."""
+def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
+    """What xDiT's Wan models do not have, and whether the plan needs it."""
     degrees, clip, world = plan.degrees, plan.clip, plan.world_size
     kernel = recipe.runtime.attention or "auto"
-    faults = {
+    return {
         "its runner has Wan 2.1 and Wan 2.2 T2V with 14B parameters only": plan.facts.source not in MODELS,
         "no cfg parallelism for text-to-video (--cfg 2)": degrees.cfg > 1,
         f"no attention2d (--attn2d {'x'.join(map(str, degrees.attn2d))})": degrees.attn2d != (1, 1),
@@ -117,7 +116,6 @@ def _lacks(recipe: Recipe, plan: Plan) -> list[str]:
         f"no kernel {kernel} (--attention {kernel})": kernel != "auto" and kernel not in KERNELS,
         "needs GPUs (--device cpu)": recipe.runtime.device == "cpu",
     }
-    return [fault for fault, true in faults.items() if true]
 
 
 def _nearest(plan: Plan) -> str:

@@ -6,7 +6,6 @@ Needs the extra `xfuser`. Its video is moved to where the request wants it; noth
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from hybridgen.kernels import is_installed
 from hybridgen.machine import check_machine, device_of
 from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
+from hybridgen.prepare import seed_of
 from hybridgen.recipe import Recipe
 
 GRACE = 10
@@ -37,8 +37,23 @@ def command(recipe: Recipe, plan: Plan, folder: Path) -> list[str]:
     return [*torchrun, "-m", "xfuser.runner", *xdit.arguments(recipe, plan), "--output_directory", str(folder)]
 
 
-def check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
-    """Raise RequestError for what this engine cannot be asked: engine-lacks, engine-output, engine-missing."""
+def ready(recipe: Recipe, plan: Plan, outputs: Outputs) -> tuple[Recipe, Path]:
+    """The recipe with a seed, and the video's path, once this machine can do it.
+
+    Raises RequestError: engine-lacks, engine-output, engine-place, engine-missing, and what check_outputs and
+    check_machine raise.
+    """
+    _check(recipe, plan, outputs)
+    request = recipe.request
+    seed = seed_of(request)
+    video = outputs.video or default_name(request.prompt or "", seed)
+    check_outputs(outputs, video)
+    check_machine(plan, device_of("cuda"))
+    return replace(recipe, request=replace(request, seed=seed)), video
+
+
+def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
+    """What this engine cannot be asked."""
     xdit.arguments(recipe, plan)
     for name in ("latents", "report", "preview"):
         if (path := getattr(outputs, name)) is not None:
@@ -49,17 +64,6 @@ def check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
         raise RequestError(
             "engine-missing", "--engine xfuser needs the module xfuser", tries=["pip install 'hybridgen[xfuser]'"]
         )
-
-
-def ready(recipe: Recipe, plan: Plan, outputs: Outputs) -> tuple[Recipe, Path]:
-    """The recipe with a seed, and the video's path, once this machine can do it. Raises RequestError."""
-    check(recipe, plan, outputs)
-    request = recipe.request
-    seed = secrets.randbelow(2**32) if request.seed is None else request.seed
-    video = outputs.video or default_name(request.prompt or "", seed)
-    check_outputs(outputs, video)
-    check_machine(plan, device_of("cuda"))
-    return replace(recipe, request=replace(request, seed=seed)), video
 
 
 def run(recipe: Recipe, plan: Plan, video: Path) -> None:
