@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hybridgen.cli.text import ranks, size, table
+from hybridgen.cli.text import paragraph, ranks, size, table
 from hybridgen.degrees import AXES
 from hybridgen.layout import Layout
 from hybridgen.plan import Plan
-from hybridgen.planner.memory import peak, terms
+from hybridgen.planner.memory import fullest_rank, peak, terms
 from hybridgen.strategies import registry
 from hybridgen.traffic import Message, by_strategy
 
@@ -167,9 +167,11 @@ def sends(plan: Plan) -> list[str]:
 
 
 def memory(plan: Plan) -> list[str]:
-    """The estimate for rank 0."""
-    parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan))
-    return [f"memory of rank 0, estimated: {size(peak(plan))} at the peak (not all at once: {parts})"]
+    """The estimate for the fullest rank."""
+    rank = fullest_rank(plan)
+    parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan, rank))
+    text = f"{size(peak(plan, rank))} at the peak (not all at once: {parts})"
+    return paragraph(f"memory of rank {rank}, the fullest, estimated:", text)
 
 
 def whole(plan: Plan) -> list[str]:

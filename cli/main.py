@@ -76,8 +76,7 @@ def call(arguments: list[str]) -> int:
         if "--debug" in arguments and error.traceback:
             text.say(error.traceback)
         return 1
-    except (KeyboardInterrupt, typer.Abort) as interrupt:
-        text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit

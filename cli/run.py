@@ -115,7 +115,11 @@ def run(
         text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
 
-    result = launch(job)
+    try:
+        result = launch(job)
+    except KeyboardInterrupt as interrupt:  # typer makes an exit code of it, without a word
+        text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
+        raise typer.Exit(130) from None
     if result is None:  # a rank of a job that another launcher started, and not the first
         return
     if not quiet:

@@ -16,6 +16,13 @@ from hybridgen.recipe import options as known_options
 from hybridgen.resolve import resolve
 
 
+def _as_given(name: str, value: Any) -> Any:
+    """A tuple as a flag has it: 64x64, or names in a list."""
+    if not isinstance(value, tuple):
+        return value
+    return list(value) if name == "order" else "x".join(map(str, value))
+
+
 def generate(
     prompt: str,
     out: str | Path | None = None,
@@ -41,7 +48,7 @@ def generate(
         close = difflib.get_close_matches(unknown[0], names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
         raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
-    words = {name: "x".join(map(str, v)) if isinstance(v, tuple) else v for name, v in options.items()}
+    words = {name: _as_given(name, value) for name, value in options.items()}
     chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
     if gpus is not None and is_open(chosen):
         chosen, _ = choose(chosen, gpus)

@@ -76,7 +76,7 @@ class Job:
             "exact": plan.exact,
         }
         if plan.degrees.pipefusion > 1:
-            data |= {"stages": plan.stage_sizes, "patches": plan.tokens.patches, "warmup": plan.warmup}
+            data |= {"stages": list(plan.stage_sizes), "patches": plan.tokens.patches, "warmup": plan.warmup}
         return data
 
     def report(

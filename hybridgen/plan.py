@@ -60,8 +60,12 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        """Whether the result differs from one rank's by rounding only: all but PipeFusion with stale steps."""
-        return self.degrees.pipefusion == 1 or self.warmup >= self.clip.steps
+        """Whether the result differs from one rank's by rounding only: all but PipeFusion with stale K/V.
+
+        With one patch nothing is stale. (Warm-ups that cover all steps of both experts make it exact, too; which
+        expert runs a step is the scheduler's to say, so that is not promised.)
+        """
+        return self.tokens.patches == 1 or self.warmup >= self.clip.steps
 
     @cached_property
     def tokens(self) -> TokenShards:

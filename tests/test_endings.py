@@ -127,6 +127,7 @@ def test_a_signal_ends_the_run(long_run: Run, tmp_path: Path, number: signal.Sig
     found, errors, seconds = long_run.finish()
     assert found == code and seconds < SECONDS
     assert "Traceback" not in errors
+    assert number != signal.SIGINT or "\nstopped\n" in errors
     assert gone(long_run.ranks) and list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,13 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
+from hybridgen.degrees import AXES, Degrees
 from hybridgen.models.wan import rotate
 from hybridgen.plan import Clip
+from hybridgen.recipe import compose
+from hybridgen.resolve import resolve
 from hybridgen.runtime.sequence import patchify, unpatchify
+from hybridgen.strategies.pipefusion import rules
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
 from tests import matrix
-from tests.tiny import FACTS, SEED, TRANSFORMER, experts, prompt_embeds, run_plan, scheduler, stock_latents, tiny_plan
+from tests.tiny import (
+    FACTS,
+    SEED,
+    TRANSFORMER,
+    experts,
+    prompt_embeds,
+    run_plan,
+    scheduler,
+    stock_latents,
+    tiny_job,
+    tiny_plan,
+)
 
 LIMIT = 1e-5
 CLIP = Clip(64, 64, 17, 7, 4.0, 3.0)  # 80 tokens
@@ -61,11 +76,11 @@ def forward(expert: Any, tokens: Tensor, time: Tensor, branch: int, span: slice,
 
 @lru_cache
 @torch.no_grad()
-def simulated(clip: Clip, patch_size: int, warmup: int) -> Tensor:
+def simulated(clip: Clip, patch_size: int, warmup: int, layers: int = TRANSFORMER.layers) -> Tensor:
     """The final latents of PipeFusion in one process, patches of so many tokens."""
     shape = FACTS.latent_shape(clip.width, clip.height, clip.frames)
     x = patchify(torch.randn((1, *shape), generator=torch.Generator().manual_seed(SEED)), TRANSFORMER.patch)
-    models, kept = copy.deepcopy(experts()), dict[Key, tuple[Tensor, Tensor]]()
+    models, kept = copy.deepcopy(experts(layers=layers)), dict[Key, tuple[Tensor, Tensor]]()
     for model in models:
         for layer, block in enumerate(model.blocks):
             block.attn1.set_processor(Remembering(kept, layer))
@@ -94,7 +109,6 @@ def simulated(clip: Clip, patch_size: int, warmup: int) -> Tensor:
 STALE = [
     (Degrees(pipefusion=2), 2, 1),
     (Degrees(pipefusion=2), 4, 1),
-    (Degrees(pipefusion=2), 1, 1),
     (Degrees(pipefusion=2), 3, 2),
     (Degrees(pipefusion=2, attn2d=(1, 2)), 4, 1),
     (Degrees(pipefusion=2, tp=2), 4, 1),
@@ -113,14 +127,83 @@ def test_stale_steps_equal_the_simulation(degrees: Degrees, patches: int, warmup
     assert outcome.sent == outcome.declared
 
 
-@pytest.mark.parametrize("stages", [(1, 1, 1, 1), (3, 1), (1, 2, 1)], ids=str)
-def test_stages_of_any_size(stages: tuple[int, ...]) -> None:
-    facts = replace(FACTS, transformer=replace(TRANSFORMER, layers=4))
-    plan = tiny_plan(Degrees(pipefusion=len(stages)), facts=facts, patches=3, stages=stages)
+DEEP = replace(FACTS, transformer=replace(TRANSFORMER, layers=4))
+
+
+@pytest.mark.parametrize(
+    ("stages", "degrees"),
+    [
+        ((1, 1, 1, 1), Degrees(pipefusion=4)),
+        ((1, 2, 1), Degrees(pipefusion=3)),
+        ((3, 1), Degrees(pipefusion=2, tp=2, ulysses=2)),
+        ((1, 3), Degrees(pipefusion=2, attn2d=(2, 2))),
+        ((3, 1), Degrees(pipefusion=2, ring=2)),
+    ],
+    ids=str,
+)
+def test_stages_of_any_size(stages: tuple[int, ...], degrees: Degrees) -> None:
+    plan = tiny_plan(degrees, CLIP, facts=DEEP, warmup=1, patches=4, stages=stages)
     outcome = run_plan(plan)
-    assert outcome.error(stock_latents(layers=4)) <= LIMIT
+    assert outcome.error(simulated(CLIP, plan.tokens.patch_size, 1, layers=4)) <= LIMIT
     assert outcome.sent == outcome.declared
-    assert [len(plan.blocks(rank)) for rank in range(plan.world_size)] == list(stages)
+    assert [len(plan.blocks(plan.layout.rank({"pipefusion": stage}))) for stage in range(len(stages))] == list(stages)
+
+
+@pytest.mark.parametrize("order", [("tp", "ulysses", "pipefusion"), ("pipefusion", "ulysses", "tp")], ids=",".join)
+def test_any_mesh_order_is_the_same(order: tuple[str, ...]) -> None:
+    rest = tuple(axis for axis in AXES if axis not in order)
+    plan = tiny_plan(Degrees(pipefusion=2, tp=2, ulysses=2), CLIP, patches=2, warmup=1, order=order + rest)
+    outcome = run_plan(plan)
+    assert outcome.error(simulated(CLIP, plan.tokens.patch_size, 1)) <= LIMIT
+    assert outcome.sent == outcome.declared
+
+
+def test_what_is_exact_says_so() -> None:
+    def exact(patches: int, warmup: int) -> bool:
+        return tiny_plan(Degrees(pipefusion=2), CLIP, patches=patches, warmup=warmup).exact
+
+    assert exact(2, CLIP.steps) and not exact(2, CLIP.steps - 1) and exact(1, 1)
+    assert run_plan(tiny_plan(Degrees(pipefusion=2), CLIP, patches=1, warmup=1)).error(stock_latents(CLIP)) <= LIMIT
+    assert tiny_plan(Degrees(ulysses=2), warmup=0).exact
+
+
+@pytest.mark.parametrize(("flags", "word"), [({}, "approximate"), ({"warmup": 20}, "exact"), ({"patches": 1}, "exact")])
+def test_approximate_is_said_wherever_a_plan_is_shown(flags: dict[str, int], word: str, capsys: Any) -> None:
+    from hybridgen.cli.main import call
+    from hybridgen.cli.run import summary
+
+    words = ["--model", "demo", "--pipefusion", "2"]
+    words += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    assert call(["run", *words, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert f"plan    pipefusion2     2 ranks     {word}\n" in page
+    assert call(["plan", *words, "--hardware", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["candidates"][0]["exact"] is (word == "exact")
+    assert call(["plan", *words, "--hardware", "cpu"]) == 0
+    assert ("approximate" in capsys.readouterr().out) == (word != "exact")
+    plan = resolve(compose(None, [], {"model": "demo", "pipefusion": 2, **flags}))
+    data = tiny_job(plan).plan_data()
+    patches, warmup = flags.get("patches", 2), flags.get("warmup", 1)
+    assert data["exact"] is (word == "exact")
+    assert (data["stages"], data["patches"], data["warmup"]) == ([2, 2], patches, warmup)
+    times = dict.fromkeys(("load", "encode", "denoise", "decode", "write"), 1.0)
+    report = {"timings_s": times, "peak_memory_bytes": [1], "traffic_bytes": [{}], "plan": data}
+    assert any("approximate" in line for line in summary(report, 6.0, "")) == (word != "exact")
+
+
+def test_buffers_take_the_memory_that_is_declared() -> None:
+    """Of every branch and layer of the stage, for the heads and keys that the rank attends to."""
+    for degrees in (
+        Degrees(pipefusion=2),
+        Degrees(pipefusion=2, tp=2, attn2d=(1, 2)),
+        Degrees(pipefusion=2, ulysses=2),
+    ):
+        plan = tiny_plan(degrees, CLIP, facts=DEEP, warmup=1, patches=2, stages=(3, 1))
+        for stage, layers in enumerate(plan.stages):
+            (term,) = rules.memory(plan, plan.layout.rank({"pipefusion": stage}))
+            keys = plan.tokens.padded // degrees.attn2d[1]
+            heads = TRANSFORMER.heads // degrees.tp // degrees.ulysses
+            assert term.size == 2 * layers * 2 * keys * heads * TRANSFORMER.head_dim * plan.itemsize
 
 
 def test_staleness_is_real() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ CASES = [
     (Degrees(tp=4), UNEVEN, "bfloat16"),
     (Degrees(pipefusion=2, tp=2, ulysses=2), UNEVEN, "bfloat16"),
     (Degrees(cfg=2, ulysses=2, attn2d=(1, 2)), UNEVEN, "float32"),
+    (Degrees(pipefusion=2, ulysses=2), replace(CLIP, guidance=1.0), "float32"),
 ]
 """Uneven shards and other types; every composition in test_exactness.py is compared, too."""
 

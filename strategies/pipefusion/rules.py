@@ -13,6 +13,7 @@ from hybridgen.traffic import Message, Term
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
+    "pipefusion-patches": "A patch is some tokens of the sequence, so there are no more patches than tokens.",
     "pipefusion-stages": "The stages hold every block of the transformer once, in order.",
 }
 
@@ -44,6 +45,10 @@ def violations(plan: Plan) -> Iterator[Violation]:
             complaint = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
         message = f"--pipefusion {stages}:{given} {complaint}; nearest: {stages}:{even}"
         yield Violation("pipefusion-stages", message, ({"pipefusion": f"{stages}:{even}"},))
+    tokens = plan.tokens.tokens
+    if stages > 1 and plan.patches > tokens:
+        message = f"--patches {plan.patches} is more than the clip's {tokens} tokens; nearest: {stages}"
+        yield Violation("pipefusion-patches", message, ({"patches": str(stages)},))
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
@@ -60,11 +65,12 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """K/V buffers of every layer of the stage and branch, full sequence of this rank's heads.
+    """K/V of every layer of the stage and branch: the keys that this rank attends to, for its heads.
 
-    Without stale steps nothing is kept between passes.
+    They are the whole sequence's, or with attention2d those of its column. Without stale steps nothing is kept.
     """
     if plan.degrees.pipefusion == 1 or plan.exact:
         return
-    key_values = 2 * plan.tokens.padded * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
+    keys = plan.tokens.padded // plan.degrees.attn2d[1]
+    key_values = 2 * keys * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
     yield Term("K/V buffers", key_values * len(plan.blocks(rank)) * plan.own_branches)
