@@ -28,11 +28,7 @@ REFUSED = [
     ),
     ("run --model demo --pipefusion 2:4,0 -p x", "pipefusion-stages", "a stage without a block"),
     ("run --model demo --pipefusion 3:2,2 -p x", "pipefusion-stages", "names 2 stages, not 3; nearest: 3:2,1,1"),
-    (
-        "run --model demo --pipefusion 2 --patches 81 -p x",
-        "pipefusion-patches",
-        "the 80 tokens of the clip; nearest: 2",
-    ),
+    ("run --model demo --pipefusion 2 --patches 81 -p x", "pipefusion-patches", "80 tokens; nearest: 2"),
     ("run --model demo --pipefusion 2:x -p x", "degree-format", "--pipefusion 4:9,10,10,11"),
     ("run --model demo --set parallel.pipefusion=2.5 -p x", "degree-format", "--pipefusion 2.5"),
     ("run --model demo --pipefusion 2 --warmup 0 -p x", "degree", "--warmup 0"),
