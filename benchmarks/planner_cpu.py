@@ -1,6 +1,6 @@
 """Predicted against measured on this machine's CPU: step time and memory of one and two ranks.
 
-`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (3 minutes on two idle cores). First the
+`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (5 minutes on two idle cores). First the
 machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
 of two ranks, and the median of some runs stands beside the prediction.
 """

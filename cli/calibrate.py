@@ -9,6 +9,9 @@ import typer
 
 from hybridgen.cli import text
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
+from hybridgen.recipe import Runtime
+from hybridgen.resolve import check_count, check_runtime
 
 EXAMPLES = (
     "hybridgen calibrate --out my-machine.yaml\n\nhybridgen plan --gpus 2 --model demo --hardware my-machine.yaml"
@@ -31,24 +34,35 @@ def calibrate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Measure rates and exchanges of this machine and write them as a file that plan --hardware reads."""
-    if out.exists() and not overwrite:
-        raise RequestError("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
-    if out.suffix not in (".yaml", ".yml"):
-        near = str(out.with_suffix(".yaml"))
-        raise RequestError("output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}])
-    if not 1 <= gpus <= 64:
-        raise RequestError("gpus", f"--gpus {gpus} is not 1 to 64; nearest: {min(max(gpus, 1), 64)}")
-    from hybridgen.machine import device_of
-    from hybridgen.models import catalogue
+    check_runtime(Runtime(device=device, dtype=dtype))
+    check_count("gpus", gpus)
+    if tokens is not None and tokens < 1:
+        raise RequestError("tokens", f"--tokens {tokens} is nothing to time; nearest: 2048", tries=[{"tokens": "2048"}])
+    _check_file(out, overwrite)
+    from hybridgen.machine import device_name, device_of
     from hybridgen.planner import calibration
-    from hybridgen.runtime.calibrate import Settings, run
+    from hybridgen.planner.fill import machine_of
 
     chosen = device_of(device)
     on_cpu = chosen == "cpu"
     facts = catalogue.find(model or ("demo" if on_cpu else catalogue.DEFAULT_MODEL))
+    base = machine_of(device_name(chosen))
+    text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {base.title} ...")
+    from hybridgen.runtime.calibrate import Settings, run
+
     settings = Settings(facts, dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
-    text.say(f"measuring {facts.name} in {settings.dtype} on {text.ranks(gpus)}, {chosen} ...")
     found = run(settings)
-    calibration.write(out, "cpu" if on_cpu else "h200", f"{chosen}, calibrated", found)
+    calibration.write(out, base.name, f"{base.title}, calibrated", found)
     text.say("", *text.table(("constant", "value", "how"), calibration.summary(found), left=3), "")
     text.answer(str(out))
+
+
+def _check_file(out: Path, overwrite: bool) -> None:
+    """Raise RequestError where the file cannot be written."""
+    if out.suffix not in (".yaml", ".yml"):
+        near = str(out.with_suffix(".yaml"))
+        raise RequestError("output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}])
+    if out.exists() and not overwrite:
+        raise RequestError("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
+    if not out.absolute().parent.is_dir():
+        raise RequestError("output-folder", f"--out {out}: the folder {out.parent} does not exist")

@@ -78,6 +78,7 @@ OTHERS = {
     "seed": "The seed is a whole number of 63 bits.",
     "steps": WHOLE,
     "system": "The operating system refused something; the message is its own.",
+    "tokens": WHOLE,
     "top": WHOLE,
     "unknown-hardware": NAME,
     "unknown-model": NAME,

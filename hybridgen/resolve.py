@@ -44,7 +44,7 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
 def template(recipe: Recipe, facts: ModelFacts) -> Plan:
     """The plan of a recipe with every degree open. Raises RequestError."""
-    _check_runtime(recipe.runtime)
+    check_runtime(recipe.runtime)
     parallel = recipe.parallel
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
@@ -60,7 +60,7 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
     )
 
 
-def _check_runtime(runtime: Runtime) -> None:
+def check_runtime(runtime: Runtime) -> None:
     """Raise RequestError for a name that does not exist."""
     if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
         raise RequestError("dtype", f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}")

@@ -1,0 +1,77 @@
+"""hybridgen calibrate measures every constant that it writes, and plan reads the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridgen.cli.main import call
+from hybridgen.planner.calibration import UNITS
+from hybridgen.planner.hardware import find
+from hybridgen.runtime import calibrate
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rounds: what is found is rough, and found all the same. Ranks are forked, so they see it."""
+    for name, value in {"ROUNDS": 3, "ENOUGH": 0.05, "LARGE": 1 << 20}.items():
+        monkeypatch.setattr(calibrate, name, value)
+
+
+def test_a_calibrated_machine_is_one_to_plan_for(quick: None, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "machine.yaml"
+    assert call(["calibrate", "--out", str(file), "--tokens", "256", "--device", "cpu"]) == 0
+    out, said = capsys.readouterr()
+    assert out == f"{file}\n"
+    machine = dict(find(str(file)).constants())
+    for name in UNITS:
+        assert name in said and machine[name].origin.startswith("measured"), name
+        assert machine[name].value > 0 or name in ("slowdown", "inside.latency", "inside.hop"), name
+    assert 1e8 < machine["attention"].value < 1e13 and 1e8 < machine["matmul"].value < 1e13
+    assert call(["plan", "--model", "demo", "--gpus", "2", "--hardware", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hardware"] == "machine"
+
+
+def test_one_rank_has_nothing_to_exchange(quick: None, tmp_path: Path) -> None:
+    file = tmp_path / "machine.yaml"
+    assert call(["calibrate", "--out", str(file), "--tokens", "256", "--gpus", "1", "--device", "cpu"]) == 0
+    assert find(str(file)).inside == find("cpu").inside
+
+
+def test_a_calibration_follows_the_machine(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that does its work four times is found to be slower, and nothing else is."""
+    from hybridgen.models import catalogue
+
+    settings = calibrate.Settings(catalogue.find("demo"), "float32", "cpu", 1, 1024)
+    before = calibrate.run(settings)
+    attention = calibrate.Block.attention
+
+    def slow(self: calibrate.Block) -> None:
+        for _ in range(4):
+            attention(self)
+
+    monkeypatch.setattr(calibrate.Block, "attention", slow)
+    after = calibrate.run(settings)
+    assert after["attention"].value < 0.5 * before["attention"].value
+    assert after["matmul"].value > 0.5 * before["matmul"].value
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("--out {folder}/machine.txt", "output-format"),
+        ("--out {folder}/taken.yaml", "output-exists"),
+        ("--out {folder}/m.yaml --gpus 0", "gpus"),
+        ("--out {folder}/m.yaml --model nope", "unknown-model"),
+        ("--out {folder}/m.yaml --dtype int3", "dtype"),
+        ("--out {folder}/m.yaml --tokens 0", "tokens"),
+        ("--out {folder}/no/m.yaml", "output-folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: str, rule: str, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "taken.yaml").write_text("base: cpu\n")
+    assert call(["calibrate", *words.format(folder=tmp_path).split()]) == 2
+    assert capsys.readouterr().err.startswith(f"error[{rule}]: ")
