@@ -78,8 +78,10 @@ def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> 
         with _Weights(folder / name) as weights:
             for key, parameter in list(expert.named_parameters()):
                 kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules)
+                # A copy: what is read on a CPU is the mapped file itself, which step by step would come off the disk.
                 value = weights.read(key, getattr(parameter, "slice", None))
-                set_module_tensor_to_device(expert, key, device, value=value, dtype=torch.float32 if kept else dtype)
+                value = value.to(device, torch.float32 if kept else dtype, copy=True)
+                set_module_tensor_to_device(expert, key, device, value=value, dtype=value.dtype)
         expert.requires_grad_(False).to(device)
 
 
@@ -123,7 +125,10 @@ def load_vae(folder: Path, device: torch.device) -> Any:
     """The autoencoder, in fp32 as its authors recommend."""
     from diffusers import AutoencoderKLWan
 
-    return AutoencoderKLWan.from_pretrained(folder, subfolder="vae", dtype=torch.float32).to(device).eval()
+    vae = AutoencoderKLWan.from_pretrained(folder, subfolder="vae", dtype=torch.float32).to(device).eval()
+    for parameter in vae.parameters() if device.type == "cpu" else ():
+        parameter.data = parameter.data.clone()  # as in fill()
+    return vae
 
 
 class TextEncoder:
