@@ -126,7 +126,17 @@ def test_cfg_is_the_stock_pipeline_bit_for_bit() -> None:
 
 @pytest.mark.parametrize(
     "degrees",
-    [Degrees(cfg=2), Degrees(ulysses=4), Degrees(ring=4), Degrees(attn2d=(2, 2)), Degrees(attn2d=(1, 4))],
+    [
+        Degrees(cfg=2),
+        Degrees(ulysses=4),
+        Degrees(ring=4),
+        Degrees(attn2d=(2, 2)),
+        Degrees(attn2d=(1, 4)),
+        Degrees(tp=2),
+        Degrees(tp=4),
+        Degrees(pipefusion=2),
+        Degrees(pipefusion=2, tp=2, ulysses=2),
+    ],
     ids=str,
 )
 def test_bfloat16_is_no_less_exact_than_one_process(degrees: Degrees) -> None:

@@ -25,7 +25,7 @@ def denoise(rank: Rank, model: Wan) -> Tensor:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
             x = model.advance(x, model.predict(x, step), step)
             if rank.device.type == "cuda":
-                torch.cuda.synchronize()
+                torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
             rank.steps.append(time.perf_counter() - began)
             rank.progress.step(rank.steps[-1])
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
