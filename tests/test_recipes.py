@@ -253,7 +253,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["recipes", "list"]) == 0
     out = capsys.readouterr().out
     assert all(path.stem in out for path in SHELF)
-    (row,) = [line.split() for line in out.splitlines() if "nvl72" in line]
+    (row,) = [line.split() for line in out.splitlines() if "wan22-t2v-720p-gb200" in line]
     assert row[-5:] == ["published", "gb200-nvl72", "72", "7.04", "9.2"]
     assert call(["recipes", "list", "--json", "demo"]) == 0
     (demo,) = json.loads(capsys.readouterr().out)
@@ -267,7 +267,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_recipe_is_found_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in ("wan21-t2v-1.3b-480p-1gpu", "demo"):
         assert shelf.located(Path(name)).name == f"{name}.yaml"
-    assert call(["run", "--recipe", "nvl72", "--dry-run"]) == 2
+    assert call(["run", "--recipe", "720p-gb200-nvl72", "--dry-run"]) == 2
     assert "nearest: wan22-t2v-720p-gb200-nvl72" in capsys.readouterr().err
     assert call(["recipes", "show", str(tmp_path / "nothere.yaml")]) == 2
     assert "No such file" in capsys.readouterr().err
