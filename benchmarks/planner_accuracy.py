@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks.published import MACHINES, MODELS, Row, rows
 from hybridgen.planner import cost, decode, memory
-from hybridgen.planner.hardware import Constant, Hardware, find
+from hybridgen.planner.hardware import Constant, Hardware
+from hybridgen.planner.lookup import find
 from hybridgen.planner.topology import Span, exchange_seconds
 
 CALIBRATION = (("cfg1", 342.04), ("cfg2", 179.96), ("cfg2 ul4 a2d3x3 vae8", 7.04), ("cfg2 ul4 ring9", 12.88))

@@ -25,7 +25,8 @@ from hybridgen.degrees import Degrees
 from hybridgen.plan import Plan
 from hybridgen.planner import calibration
 from hybridgen.planner.cost import cost
-from hybridgen.planner.hardware import Hardware, find
+from hybridgen.planner.hardware import Hardware
+from hybridgen.planner.lookup import find
 from hybridgen.runtime.calibrate import Settings, run
 from hybridgen.runtime.rank import quiet_libraries
 from hybridgen.runtime.ranks import RankContext, run_local

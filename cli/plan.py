@@ -15,7 +15,8 @@ from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
-from hybridgen.planner import hardware, recommend, refusals, report
+from hybridgen.planner import recommend, refusals, report
+from hybridgen.planner.lookup import find
 from hybridgen.planner.ranking import Candidate, kinds
 from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
@@ -71,7 +72,7 @@ def plan(
     recipe = compose(None, [], {**flags, "dtype": dtype})
     facts = facts_of(recipe, model_facts, heads)
     count, per_node = counts(gpus, nodes, gpus_per_node, given_degrees(recipe.parallel))
-    computer = hardware.find(machine or DEFAULT_HARDWARE).joined(per_node)
+    computer = find(machine or DEFAULT_HARDWARE).joined(per_node)
     if not approximate and recipe.parallel.pipefusion in (None, 1):
         refuse_pipefusion_options(recipe.parallel)
     ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)

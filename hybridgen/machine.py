@@ -8,7 +8,7 @@ from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
 from hybridgen.planner.fill import fill, machine_of
-from hybridgen.planner.hardware import find
+from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak
 from hybridgen.planner.ranking import Candidate
 from hybridgen.recipe import Recipe

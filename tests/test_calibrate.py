@@ -10,7 +10,7 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.planner.calibration import UNITS
-from hybridgen.planner.hardware import find
+from hybridgen.planner.lookup import find
 from hybridgen.runtime import calibrate
 
 

@@ -18,7 +18,7 @@ from hybridgen.layout import Layout
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import compute, cost, decode
-from hybridgen.planner.hardware import find
+from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.orders import best_order, spans_of
 from hybridgen.planner.topology import Span, exchange_seconds, span, span_of_axis

@@ -22,7 +22,8 @@ from hybridgen.explanations import rules
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import recommend
-from hybridgen.planner.hardware import Constant, find
+from hybridgen.planner.hardware import Constant
+from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.ranking import oblong
 from hybridgen.planner.recommend import Ask

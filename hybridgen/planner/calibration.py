@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridgen.planner.hardware import find
+from hybridgen.planner.lookup import find
 
 ERROR = 0.15
 """How far off a prediction with measured constants may be (benchmarks/planner_cpu.py holds it against runs)."""
