@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hybridgen import yaml_file
 from hybridgen.degrees import parse_pair
 from hybridgen.errors import RequestError
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
@@ -61,14 +62,10 @@ def read(path: Path) -> ModelFacts:
 
 
 def _content(path: Path) -> dict[Any, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError("model-facts", f"--model-facts {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError("model-facts", f"--model-facts {path} is not YAML") from error
+        content = yaml_file.read(path).content
+    except yaml_file.Unreadable as error:
+        raise RequestError("model-facts", f"--model-facts {path}{error.at} {error.problem}") from error
     if not isinstance(content, dict):
         raise RequestError("model-facts", f"--model-facts {path} holds no keys; it starts with layers: N")
     return content

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from hybridgen import yaml_file
 from hybridgen.errors import RequestError
 from hybridgen.planner.hardware import Constant, Hardware, Link
 from hybridgen.planner.machines import ALIASES, MACHINES
@@ -32,17 +33,14 @@ def read(path: Path) -> Hardware:
 
     A constant is a number or {value: X, origin: TEXT}. Raises RequestError (hardware-file).
     """
-    import yaml
 
     def refuse(problem: str) -> RequestError:
         return RequestError("hardware-file", f"--hardware {path}: {problem}")
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise refuse(f"cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise refuse("is not YAML") from error
+        content = yaml_file.read(path).content
+    except yaml_file.Unreadable as error:
+        raise RequestError("hardware-file", f"--hardware {path}{error.at} {error.problem}") from error
     if not isinstance(content, dict) or not isinstance(content.get("base"), str):
         raise refuse("needs base: NAME, a known machine from which the other constants are taken")
     base = find(content.pop("base"))
