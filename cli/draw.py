@@ -171,7 +171,8 @@ def memory(plan: Plan) -> list[str]:
     rank = fullest_rank(plan)
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan, rank))
     text = f"{size(peak(plan, rank))} at the peak (not all at once: {parts})"
-    return paragraph(f"memory of rank {rank}, the fullest, estimated:", text)
+    label = f"memory of rank {rank}, the fullest, estimated: "
+    return paragraph(label, text, len(label))
 
 
 def whole(plan: Plan) -> list[str]:

@@ -30,8 +30,13 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     if found.rejected:
         fits += f", {len(found.rejected)} legal ones do not (--rejected)"
     indent = len(name) + 2
+    counted = []
+    if frames != clip.frames:
+        made = f"{plan.latent_shape[1]} latent frames, as published figures count them; run makes {clip.frames} of it"
+        counted = paragraph("", f"{frames} frames are read as {made}", indent)
     return [
         *paragraph(name, f"{what}, {plan.facts.transformer.heads} heads", indent),
+        *counted,
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]

@@ -15,10 +15,11 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
-from hybridgen.machine import choose, device_name
+from hybridgen.machine import choose, crowded, device_name
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
 from hybridgen.planner.fill import is_open
+from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.ranking import Candidate
 from hybridgen.prepare import prepare, repeat_command
 from hybridgen.recipe import Recipe, compose
@@ -93,9 +94,9 @@ def run(
     chosen = compose(recipe and shelf.located(recipe), settings or [], flags)
     quiet = quiet or not launcher.speaks()
     if auto or (gpus is not None and is_open(chosen)):
-        chosen, candidate = choose(chosen, gpus, machine)
+        chosen, candidate, hardware = choose(chosen, gpus, machine)
         if not quiet:
-            text.say(*_chosen(candidate))
+            text.say(*_chosen(candidate, hardware))
     plan = resolve(chosen, gpus)
     outputs = Outputs(out, latents, report, preview, overwrite)
     if engine is Engine.xfuser:
@@ -110,7 +111,10 @@ def run(
         raise _prompt_missing(plan)
     job = prepare(chosen, plan, outputs, quiet)
     if not quiet:
-        _warn(mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None)
+        _warn(
+            mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None,
+            crowded(plan.world_size) if job.device == "cpu" else None,
+        )
         text.say(*show(plan), f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
         text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
@@ -130,11 +134,14 @@ def run(
         report.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def _chosen(candidate: Candidate) -> list[str]:
-    """What the planner chose, and why."""
-    low, high = candidate.cost.range
-    seconds = f"{low:.3g} to {high:.3g} s of denoising predicted"
-    return [f"planner {candidate.config}: {seconds}", *(f"        {why}" for why in candidate.why), ""]
+def _chosen(candidate: Candidate, hardware: Hardware) -> list[str]:
+    """What the planner chose, for what, and why."""
+    seconds = text.span(*candidate.cost.range)
+    machine = f"{candidate.plan.world_size} x {hardware.title}"
+    lines = text.paragraph("planner", f"{candidate.config} on {machine}: {seconds} s of denoising predicted", 8)
+    if hardware.name == "cpu":
+        lines += text.paragraph("", "no GPU here: --hardware NAME plans for another machine", 8)
+    return [*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), ""]
 
 
 def _warn(*warnings: str | None) -> None:

@@ -51,7 +51,7 @@ def generate(
     words = {name: _as_given(name, value) for name, value in options.items()}
     chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
     if gpus is not None and is_open(chosen):
-        chosen, _ = choose(chosen, gpus)
+        chosen, _, _ = choose(chosen, gpus)
     plan = resolve(chosen, gpus)
 
     def path(name: str | Path | None) -> Path | None:

@@ -8,11 +8,15 @@ from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
 from hybridgen.planner.fill import fill, machine_of
+from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak
 from hybridgen.planner.ranking import Candidate
 from hybridgen.recipe import Recipe
 from hybridgen.resolve import check_count
+
+CROWD = 8
+"""CPU ranks a core beyond which a run is slow enough to say so."""
 
 
 def device_of(asked: str | None) -> str:
@@ -43,8 +47,8 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tuple[Recipe, Candidate]:
-    """The recipe with every degree that it leaves open chosen by the planner, and the plan that was chosen.
+def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tuple[Recipe, Candidate, Hardware]:
+    """The recipe with every degree that it leaves open chosen by the planner; the plan, and the machine it is for.
 
     Without `gpus` all GPUs of this machine or of the job are taken; `machine` is a name or file of the planner's, by
     default this machine. Raises RequestError.
@@ -58,7 +62,15 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
         raise RequestError("gpus", message, tries=[{"gpus": "2"}])
     check_count("gpus", gpus)
     hardware = find(machine) if machine else machine_of(device_name(here))
-    return fill(recipe, gpus, hardware)
+    return *fill(recipe, gpus, hardware), hardware
+
+
+def crowded(ranks: int) -> str | None:
+    """One sentence when CPU ranks would wait for each other more than they work; None when they would not."""
+    cores = os.cpu_count() or 1
+    if ranks <= CROWD * cores or launcher.place() is not None:
+        return None
+    return f"{ranks} ranks take turns on {cores} CPU cores: that shows what a rack does, and takes minutes"
 
 
 def check_machine(plan: Plan, device: str) -> None:

@@ -391,6 +391,7 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 4 GPUs as cfg2 tp2"),
         ("--gpus 8 --memory 15GB", "memory", "needs 16.4 GB on a GPU, more than --memory 15GB; nearest: 16 GPUs"),
         ("--gpus 8 --memory much", "quantity", "--memory 40GB"),
+        ("--gpus 8 --memory 40", "quantity", "--memory 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "--max-time 90s"),
         ("--gpus 8 --hardware h20000", "unknown-hardware", "nearest: h200"),
         ("--gpus 8 --anchor 0.001", "anchor", "predicted: 372"),
@@ -447,7 +448,7 @@ def test_run_lets_the_planner_choose_what_is_open(words: str, plan: str, capsys:
     assert call(["run", *words.split(), "--dry-run"]) == 0
     out, said = capsys.readouterr()
     assert f"plan    {plan}     " in out
-    chosen = said.startswith(f"planner {plan}: ") and "of denoising predicted" in said
+    chosen = said.startswith(f"planner {plan} on ") and "of denoising predicted" in said
     assert chosen == ("--auto" in words or "--cfg" not in words)
 
 
