@@ -17,7 +17,7 @@ from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.planner import recommend, refusals, report
 from hybridgen.planner.lookup import find
-from hybridgen.planner.ranking import Candidate, kinds
+from hybridgen.planner.ranking import Candidate, kinds, tie_share
 from hybridgen.planner.recommend import Recommendation
 from hybridgen.recipe import Recipe, compose, flag_of, options
 from hybridgen.recipe_file import dumps
@@ -226,22 +226,35 @@ class Page:
         gpus = self.found.ask.gpus
         if self.gpus != gpus:
             lines += plan_table.rest_line(self.found, self.gpus)
+        elif (faster := self._faster()) is not None:
+            lines += plan_table.faster_line(self.found, faster)
         elif gpus > 1 and (part := self._part()) is not None:
             lines += plan_table.fewer_line(self.found, part)
         if self.unrunnable:
             lines += text.paragraph("run", f"nothing: {self.unrunnable}")
         else:
             lines += text.paragraph("run", self.command())
+            lines += plan_table.hosts_line(self.found)
             lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
             lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
+    def _faster(self) -> Recommendation | None:
+        """The recommendation for a rounder number of fewer GPUs, where that is faster than all of them."""
+        ask, limit = self.found.ask, (1 - tie_share(self.found.ask.hardware)) * self.found.best.cost.clip
+        smaller = [self._for(gpus) for gpus in recommend.rounder(ask.gpus) if gpus < ask.gpus]
+        faster = [found for found in smaller if found is not None and found.best.cost.clip < limit]
+        return min(faster, key=lambda found: found.best.cost.clip, default=None)
+
     def _part(self) -> Recommendation | None:
         """The recommendation for about a quarter of the GPUs, at which efficiency is higher."""
-        ask = self.found.ask
-        part = max(2 ** (ask.gpus // 4).bit_length() // 2, 1)
+        gpus = self.found.ask.gpus
+        return self._for(max(2 ** (gpus // 4).bit_length() // 2, 1))
+
+    def _for(self, gpus: int) -> Recommendation | None:
+        """The recommendation for another number of GPUs, every degree open; None where there is none."""
         try:
-            return recommend.recommend(replace(ask, gpus=part, fixed={}, order=None), retry=False)
+            return recommend.recommend(replace(self.found.ask, gpus=gpus, fixed={}, order=None), retry=False)
         except RequestError:
             return None
 

@@ -110,6 +110,22 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
     return paragraph("fewer?", f"{text}; {copies} such groups {more} one of {gpus}")
 
 
+def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
+    """That fewer GPUs are faster, since their number can be split better."""
+    best = part.best
+    text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
+    return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
+
+
+def hosts_line(found: Recommendation) -> list[str]:
+    """How the command is started on several hosts."""
+    gpus, per_node = found.ask.gpus, found.ask.hardware.per_node
+    if gpus <= per_node:
+        return []
+    launcher = f"torchrun --nnodes {-(-gpus // per_node)} --nproc-per-node {per_node} ... -m hybridgen run"
+    return paragraph("", f"on each host as {launcher} ..., or under srun")
+
+
 def rest_line(found: Recommendation, gpus: int) -> list[str]:
     """What the GPUs can do that --fewer leaves."""
     width = found.ask.gpus

@@ -468,3 +468,14 @@ def test_a_driver_s_name_finds_its_machine() -> None:
     assert {device: machine_of(device).name for device in names} == names
     with pytest.raises(RequestError, match="no machine that the planner knows"):
         machine_of("NVIDIA Tesla P4")
+
+
+def test_a_number_that_splits_badly_is_told_a_better_one(plan: Any) -> None:
+    assert "64 GPUs are faster than 71" in plan("--gpus 71") and "fewer!" not in plan("--gpus 72")
+    assert "nearest: 64 GPUs as " in plan("--gpus 71 --max-time 10s", code=2)
+    assert "nearest: 8 GPUs as " in plan("--gpus 7 --max-time 60s", code=2)
+
+
+def test_several_hosts_are_started_by_a_launcher(plan: Any) -> None:
+    assert "torchrun --nnodes 2 --nproc-per-node 8 ... -m hybridgen run" in plan("--gpus 16 --hardware h100")
+    assert "torchrun" not in plan("--gpus 8 --hardware h100")

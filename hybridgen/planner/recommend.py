@@ -187,6 +187,12 @@ def _with_nearest(rejected: Sequence[Rejected], order: Sequence[Candidate]) -> I
         yield replace(one, nearest=near.config)
 
 
+def rounder(gpus: int) -> list[int]:
+    """The multiples of 2, 4 and 8 next to a number of GPUs, below and above."""
+    near = {gpus // step * step for step in (2, 4, 8)} | {-(-gpus // step) * step for step in (2, 4, 8)}
+    return sorted(near - {0, gpus})
+
+
 def widths(gpus: int) -> list[int]:
     """Numbers of GPUs worth comparing up to `gpus`: powers of two, shares of the whole, and the whole."""
     shares = {gpus // part for part in (1, 2, 3, 4) if gpus % part == 0}

@@ -10,7 +10,7 @@ from hybridgen.degrees import Degrees, divisors
 from hybridgen.errors import Change, RequestError, Violation
 from hybridgen.plan import Plan
 from hybridgen.planner import candidates
-from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend
+from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend, rounder
 from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
 
@@ -37,9 +37,13 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
 
 
 def _with_more(ask: Ask) -> Recommendation | None:
-    """The plan for the fewest more GPUs that keeps the limits, or an approximate one for as many."""
-    tries = [replace(ask, gpus=ask.gpus * factor) for factor in MORE if ask.gpus * factor <= MAX_RANKS]
-    for other in (*tries, replace(ask, approximate=True)):
+    """The plan for the fewest GPUs that keeps the limits, or an approximate one for as many.
+
+    Rounder numbers close by come first: 71 GPUs can be split in one way, 64 and 72 in many.
+    """
+    tries = sorted({*rounder(ask.gpus), *(ask.gpus * factor for factor in MORE)})
+    others = [replace(ask, gpus=gpus) for gpus in tries if gpus <= MAX_RANKS]
+    for other in (*others, replace(ask, approximate=True)):
         try:
             return recommend(other, retry=False)
         except RequestError:
