@@ -158,9 +158,10 @@ def _with_width(plan: Plan, width: int) -> Plan:
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
     """Memory of the fullest rank."""
     rank = memory.fullest_rank(plan)
+    workspace = hardware.strips if plan.degrees.vae > 1 else hardware.workspace
     context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
     terms = [
-        term._replace(size=int(term.size * hardware.workspace.value)) if term.phases == ("decode",) else term
+        term._replace(size=int(term.size * workspace.value)) if term.phases == ("decode",) else term
         for term in memory.terms(plan, rank)
     ]
     return (*terms, Term("context", int(context), PHASES))
