@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.turns import Contender, Run
 from hybridgen.degrees import Degrees
+from hybridgen.models import wan_random
 from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
@@ -19,7 +20,7 @@ from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
-from tests.tiny import SEED, build, scheduler, tiny_job
+from tests.tiny import SEED, scheduler, tiny_job
 
 SIDE = 256
 """Pixels per side of the clip that is denoised."""
@@ -62,7 +63,7 @@ class Size:
 
 def transformer(facts: TransformerFacts) -> Any:
     torch.manual_seed(SEED)
-    return build(facts)
+    return wan_random.transformer(facts)
 
 
 def vae() -> Any:

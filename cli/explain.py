@@ -24,6 +24,7 @@ def explain(
         for name, why in known.items():
             text.answer(*text.paragraph(name, why, 23))
         return
+    rule = rule.lower()
     if rule not in known:
         close = difflib.get_close_matches(rule, known, n=2, cutoff=0.4) or list(known)[:3]
         raise RequestError(

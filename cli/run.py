@@ -97,6 +97,13 @@ def run(
         chosen, candidate, hardware = choose(chosen, gpus, machine)
         if not quiet:
             text.say(*_chosen(candidate, hardware))
+    elif machine is not None:
+        raise RequestError(
+            "hardware-unused",
+            f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
+            "nearest: without it, or with --auto --gpus N",
+            tries=[{"hardware": None}],
+        )
     plan = resolve(chosen, gpus)
     outputs = Outputs(out, latents, report, preview, overwrite)
     if engine is Engine.xfuser:

@@ -49,6 +49,8 @@ OTHERS = {
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
     "keys are refused, since a typing error would silently keep the old value.",
+    "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
+    "or with --auto; elsewhere the flag would change nothing.",
     "heads": "--heads cuts the model's hidden size into another number of heads, all equally wide.",
     "import-foreign": IMPORT,
     "import-key": IMPORT,

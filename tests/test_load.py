@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hybridgen.degrees import Degrees
-from hybridgen.models import catalogue
+from hybridgen.models import catalogue, wan_random
 from hybridgen.models.facts import TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_load import EXPERTS, empty_experts, fill, load_scheduler
@@ -24,7 +24,7 @@ from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.strategies import registry
 from tests.ranks import run_ranks
-from tests.tiny import build, tiny_job
+from tests.tiny import tiny_job
 
 CPU = torch.device("cpu")
 
@@ -117,7 +117,7 @@ MID_SIZE = TransformerFacts(layers=8, heads=8, head_dim=96, ffn=3072, text_dim=6
 def mid_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of one expert in bf16, in several files; what is read is copied to fp32 by whoever loads it."""
     folder = tmp_path_factory.mktemp("mid-size")
-    build(MID_SIZE).bfloat16().save_pretrained(folder / "transformer", max_shard_size="50MB")
+    wan_random.transformer(MID_SIZE).bfloat16().save_pretrained(folder / "transformer", max_shard_size="50MB")
     os.sync()  # pages of a mapped file that are not on disk yet would count as written by who reads them
     (folder / "scheduler").symlink_to(catalogue.DEMO_FOLDER / "scheduler")
     (folder / "model_index.json").symlink_to(catalogue.DEMO_FOLDER / "model_index.json")

@@ -425,7 +425,7 @@ def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None
     raised = {rule for file in files for rule in pattern.findall(file.read_text())}
     assert len(raised) > 40 and not raised - rules().keys()
     for rule in ("ulysses-heads", "memory"):
-        assert call(["explain", rule]) == 0
+        assert call(["explain", rule.upper()]) == 0
         assert capsys.readouterr().out == f"{rule}  {rules()[rule]}\n"
     assert call(["explain", "ulysses-head"]) == 2
     assert "nearest: ulysses-heads" in capsys.readouterr().err
@@ -471,7 +471,9 @@ def test_a_driver_s_name_finds_its_machine() -> None:
 
 
 def test_a_number_that_splits_badly_is_told_a_better_one(plan: Any) -> None:
-    assert "64 GPUs are faster than 71" in plan("--gpus 71") and "fewer!" not in plan("--gpus 72")
+    assert "64 GPUs are faster than 71" in plan("--gpus 71") and recommend.widths(71)[-3:] == [68, 70, 71]
+    assert plan("--gpus 71 --fewer -q") == "cfg2 ulysses8 attn2d2x2 vae8\n"
+    assert "fewer!" not in plan("--gpus 72")
     assert "nearest: 64 GPUs as " in plan("--gpus 71 --max-time 10s", code=2)
     assert "nearest: 8 GPUs as " in plan("--gpus 7 --max-time 60s", code=2)
 

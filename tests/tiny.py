@@ -13,6 +13,7 @@ from torch import Tensor
 from hybridgen.degrees import Degrees
 from hybridgen.job import Job
 from hybridgen.kernels import select
+from hybridgen.models import wan_random
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import to_uint8, unnormalise
@@ -62,26 +63,8 @@ def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model
 
 
-def build(facts: TransformerFacts) -> Any:
-    """diffusers' transformer of these facts, with the weights it draws."""
-    from diffusers import WanTransformer3DModel
-
-    return WanTransformer3DModel(
-        patch_size=facts.patch,
-        num_attention_heads=facts.heads,
-        attention_head_dim=facts.head_dim,
-        in_channels=facts.in_channels,
-        out_channels=facts.out_channels,
-        text_dim=facts.text_dim,
-        freq_dim=facts.freq_dim,
-        ffn_dim=facts.ffn,
-        num_layers=facts.layers,
-        rope_max_seq_len=64,
-    ).eval()
-
-
 def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
-    return unit_scale(build(facts), seed)
+    return unit_scale(wan_random.transformer(facts), seed)
 
 
 def scheduler() -> Any:
@@ -93,14 +76,8 @@ def scheduler() -> Any:
 @lru_cache
 def experts(dtype: str = "float32", layers: int = TRANSFORMER.layers) -> list[Any]:
     """Two experts; in half precision with the modules that from_pretrained keeps in fp32 kept so."""
-    models = [transformer(seed, replace(TRANSFORMER, layers=layers)) for seed in (1, 2)]
-    if dtype != "float32":
-        for model in models:
-            keep = model._keep_in_fp32_modules
-            for name, p in model.named_parameters():
-                if not any(part in name.split(".") for part in keep):
-                    p.data = p.data.to(getattr(torch, dtype))
-    return models
+    facts = replace(TRANSFORMER, layers=layers)
+    return [wan_random.cast(transformer(seed, facts), getattr(torch, dtype)) for seed in (1, 2)]
 
 
 @lru_cache

@@ -195,9 +195,9 @@ def rounder(gpus: int) -> list[int]:
 
 
 def widths(gpus: int) -> list[int]:
-    """Numbers of GPUs worth comparing up to `gpus`: powers of two, shares of the whole, and the whole."""
+    """Numbers of GPUs worth comparing up to `gpus`: powers of two, shares of the whole, rounder ones below it."""
     shares = {gpus // part for part in (1, 2, 3, 4) if gpus % part == 0}
-    return sorted({2**i for i in range(gpus.bit_length()) if 2**i <= gpus} | shares)
+    return sorted({2**i for i in range(gpus.bit_length())} | shares | {near for near in rounder(gpus) if near < gpus})
 
 
 def scaling(ask: Ask) -> list[Recommendation]:

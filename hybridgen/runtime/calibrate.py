@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from hybridgen.job import Job
 from hybridgen.kernels import Kernel, select
 from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.models.wan import Wan
+from hybridgen.models.wan_random import transformer
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import compute
 from hybridgen.runtime.attention import attend_plain
@@ -188,7 +189,7 @@ class Block:
 
         facts, dtype = plan.facts.transformer, getattr(torch, plan.dtype)
         self.plan, self.kernel, self.device = plan, kernel, device
-        self.expert = _transformer(facts, dtype).to(device)
+        self.expert = transformer(facts, dtype).to(device)
         scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
         self.model = Wan(plan, [self.expert], scheduler, kernel, Shard(plan.tokens, 0))
         self.model.set_prompt([torch.randn(1, plan.facts.text_tokens, facts.text_dim, device=device, dtype=dtype)])
@@ -235,25 +236,3 @@ class Block:
         self.model.scheduler._step_index = None
         self.model.advance(self.x, self.model.predict(self.x, self.first), self.first)
         self.model.layers = layers
-
-
-def _transformer(facts: TransformerFacts, dtype: torch.dtype) -> Any:
-    """One block in the model's sizes; weights are random, which takes as long as any others."""
-    from diffusers import WanTransformer3DModel
-
-    model = WanTransformer3DModel(
-        patch_size=facts.patch,
-        num_attention_heads=facts.heads,
-        attention_head_dim=facts.head_dim,
-        in_channels=facts.in_channels,
-        out_channels=facts.out_channels,
-        text_dim=facts.text_dim,
-        freq_dim=facts.freq_dim,
-        ffn_dim=facts.ffn,
-        num_layers=facts.layers,
-        rope_max_seq_len=facts.max_positions,
-    ).eval()
-    for name, parameter in model.named_parameters():
-        if not any(part in name.split(".") for part in model._keep_in_fp32_modules):
-            parameter.data = parameter.data.to(dtype)
-    return model
