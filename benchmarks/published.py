@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data" / "published_latency.csv"
 
 HUNYUAN = ModelFacts(
     name="hunyuanvideo",
-    family="hunyuan",
+    pipeline="",
     source="tencent/HunyuanVideo",
     transformer=TransformerFacts(
         layers=60, heads=24, head_dim=128, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
@@ -30,7 +30,7 @@ HUNYUAN = ModelFacts(
 )
 COGVIDEOX = ModelFacts(
     name="cogvideox-5b",
-    family="cogvideox",
+    pipeline="",
     source="THUDM/CogVideoX-5b",
     transformer=TransformerFacts(
         layers=42, heads=48, head_dim=64, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
@@ -40,7 +40,7 @@ COGVIDEOX = ModelFacts(
 )
 COSMOS3 = ModelFacts(
     name="cosmos3-super",
-    family="cosmos3",
+    pipeline="",
     source="nvidia/Cosmos3-Super",
     transformer=TransformerFacts(
         layers=64,

@@ -5,7 +5,7 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 
 from __future__ import annotations
 
-from hybridgen import resolve
+from hybridgen import prepare, resolve
 from hybridgen.planner import recommend
 from hybridgen.strategies import registry
 
@@ -96,4 +96,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    return dict(sorted({**OTHERS, **resolve.RULES, **recommend.RULES, **registry.explanations()}.items()))
+    own = (resolve.RULES, prepare.RULES, recommend.RULES, registry.explanations())
+    return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

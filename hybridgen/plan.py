@@ -27,6 +27,12 @@ class Clip:
     guidance_2: float | None = None
     """Of the second expert; None: as the first."""
     fps: int = 16
+    image: bool = False
+    """It starts from a given picture."""
+    last_image: bool = False
+    """It ends with one."""
+    encoded_frames: int = 0
+    """Frames of video that the autoencoder encodes before denoising; 0: none."""
 
     @property
     def guidances(self) -> tuple[float, float]:
@@ -49,6 +55,8 @@ class Plan:
     """PipeFusion: synchronous steps at the start of every expert, at least one."""
     stages: tuple[int, ...] = ()
     """PipeFusion: blocks of every stage; empty means as even as can be."""
+    text_lengths: tuple[int, ...] = ()
+    """Text tokens by branch; empty means as many as the facts say, in each."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -87,12 +95,20 @@ class Plan:
     @property
     def branches(self) -> int:
         """Guidance passes a step needs: with and without the prompt, or one."""
-        return 2 if self.clip.guidance > 1 else 1
+        return self.facts.branches(self.clip.guidance)
 
     @property
     def own_branches(self) -> int:
         """Branches that one rank runs."""
         return -(-self.branches // self.degrees.cfg)
+
+    def own_texts(self, rank: int) -> tuple[int, ...]:
+        """Text tokens of the branches that a rank runs."""
+        lengths = self.text_lengths or (self.facts.text_tokens,) * self.branches
+        if self.degrees.cfg == 1:
+            return lengths
+        branch = self.layout.coordinates(rank)["cfg"]
+        return lengths[branch : branch + 1]
 
     @property
     def passes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+from pathlib import Path
 
 from hybridgen import launcher
 from hybridgen.errors import RequestError
@@ -15,6 +16,10 @@ from hybridgen.outputs import Outputs, check_outputs, default_name
 from hybridgen.plan import Plan
 from hybridgen.recipe import Recipe, Request, flag_of, options
 
+RULES = {
+    "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
+    "image-missing": "An image-to-video checkpoint was trained to continue a picture and knows no clip without one.",
+}
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
 a busy machine one that waits for its core holds up all (a demo clip took 20 s on two threads, 0.4 s on one)."""
@@ -29,6 +34,13 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     for text in (request.prompt, request.negative_prompt or ""):
         if text.encode("utf-8", "ignore").decode() != text:
             raise RequestError("prompt", "the prompt is not valid UTF-8")
+    image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
+    if image is None and plan.clip.image:
+        raise RequestError(
+            "image-missing",
+            f"--image is missing: {plan.facts.name} makes clips from a picture",
+            RULES["image-missing"],
+        )
     if launcher.speaks():  # the other ranks of a joined job take rank 0's files
         check_outputs(outputs, video)
     device = device_of(recipe.runtime.device)
@@ -43,6 +55,8 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         negative_prompt=negative_prompt(request, plan),
         seed=seed,
         output=video,
+        image=image,
+        last_image=last_image,
         latents=outputs.latents,
         preview=outputs.preview,
         overwrite=outputs.overwrite,
@@ -50,6 +64,23 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         quiet=quiet,
         threads=_threads(plan),
     )
+
+
+def picture_of(request: Request, name: str) -> Path | None:
+    """The file of a given picture, absolute. Raises RequestError (image) where it cannot be read as one."""
+    given = getattr(request, name)
+    if given is None:
+        return None
+    from PIL import Image
+
+    flag, path = name.replace("_", "-"), Path(given).expanduser().absolute()
+    try:
+        with Image.open(path) as picture:
+            picture.verify()
+    except OSError as error:
+        reason = "there is no such file" if not path.exists() else f"it is no picture that can be read ({error})"
+        raise RequestError("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
+    return path
 
 
 def seed_of(request: Request) -> int:

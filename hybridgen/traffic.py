@@ -64,11 +64,12 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
     """Traffic that belongs to no strategy: the text embeddings, and the gather of the final latents on rank 0."""
     messages = []
     if plan.world_size > 1:
-        text = plan.branches * plan.facts.text_tokens * plan.facts.transformer.text_dim * plan.itemsize
+        tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
+        text = tokens * plan.facts.transformer.text_dim * plan.itemsize
         size = (plan.world_size - 1) * text if rank == 0 else 0
         messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
-        size = plan.tokens.local_size * plan.facts.transformer.patch_channels * FP32 if sends else 0
+        size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0
         messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "decode"))
     return messages

@@ -59,7 +59,7 @@ class Slots:
     def norm(self, *pairs: Any) -> list[Tensor]:
         return [norm(x) for norm, x in pairs]
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, text: None) -> Tensor:
         return torch.empty_like(q)
 
 

@@ -231,12 +231,12 @@ def patches_swapped(patch: pytest.MonkeyPatch) -> None:
     remember = Buffers.remember
 
     def other(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
-        here = self.patch
-        self.patch = None if here is None else self.patches - 1 - here
+        here = self.model.window
+        self.model.window = None if here is None else self.patches - 1 - here
         try:
             return remember(self, k, v, blocks)
         finally:
-            self.patch = here
+            self.model.window = here
 
     patch.setattr(Buffers, "remember", other)
 

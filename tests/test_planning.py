@@ -16,6 +16,7 @@ from hybridgen.errors import RequestError
 from hybridgen.launcher import first_host
 from hybridgen.models import catalogue
 from hybridgen.models.facts import TransformerFacts
+from hybridgen.models.folder import Folder
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner.candidates import degree_sets, legal_plans
 from hybridgen.recipe import Recipe, compose, options
@@ -65,7 +66,7 @@ def test_a_model_is_found_by_any_of_its_names() -> None:
         assert all(catalogue.find(name) is model for name in (model.name, *model.aliases))
     demo = catalogue.find("demo")
     assert (demo.experts, demo.boundary, demo.transformer.heads) == (2, 0.875, 8)
-    assert demo.transformer.params == catalogue._param_count(catalogue.DEMO_FOLDER / "transformer")
+    assert demo.transformer.params == Folder(catalogue.DEMO_FOLDER).params("transformer")
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

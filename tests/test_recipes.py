@@ -228,7 +228,7 @@ def test_run_warns_on_other_hardware(
 
 
 def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridgen.models.wan_load import local_folder
+    from hybridgen.models.load import local_folder
 
     asked: list[Any] = []
 

@@ -251,7 +251,7 @@ def test_a_scheduler_that_keeps_the_models_dtype(words: str, tmp_path: Path) -> 
 
 def test_a_scheduler_with_noise_of_its_own_is_refused(tmp_path: Path) -> None:
     from hybridgen.errors import RequestError
-    from hybridgen.models.catalogue import from_folder
+    from hybridgen.models.folder import from_folder
 
     index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
     index["scheduler"] = ["diffusers", "DDPMScheduler"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class TransformerFacts:
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
 
+    head_norm: bool = False
+    """Queries and keys are normed head by head; otherwise over all heads at once, which tp must add up."""
+    token_time: bool = False
+    """Every token has a timestep of its own, and so a modulation (given frames are clean already)."""
+    image_dim: int = 0
+    """Channels of the image embedding that a second cross-attention reads; 0: there is none."""
+
     given_params: int = 0
     """Parameters of the whole transformer, where they are not to be counted from the rest."""
 
@@ -46,12 +54,12 @@ class TransformerFacts:
 
     @property
     def patch_channels(self) -> int:
-        """Channels of one token of latent, input side."""
+        """Channels of one token as the transformer reads it, conditions included."""
         return self.in_channels * math.prod(self.patch)
 
     @property
     def prediction_channels(self) -> int:
-        """Channels of one token of prediction."""
+        """Channels of one token of prediction, and of the latents that are denoised."""
         return self.out_channels * math.prod(self.patch)
 
     @property
@@ -130,7 +138,8 @@ class ModelFacts:
     """A model as the planner sees it."""
 
     name: str
-    family: str
+    pipeline: str
+    """diffusers' pipeline class; "" for a model that is planned for only."""
     source: str
     """Hub id or local folder that from_pretrained reads."""
     transformer: TransformerFacts
@@ -142,6 +151,20 @@ class ModelFacts:
     """Noise level at which the second expert takes over (share of the training timesteps)."""
     text_tokens: int = 512
     text_params: int = 5_680_000_000
+    image: Literal["", "may", "must"] = ""
+    """Whether a clip starts from a picture: never, if one is given, or always."""
+    last_image: bool = False
+    """Whether a last picture may be given, too."""
+    encodes: Literal["", "first", "all"] = ""
+    """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
+    image_tokens: int = 0
+    """Tokens of the embedding of one picture, beside the text."""
+    image_params: int = 0
+    """Parameters of its encoder."""
+    pads: bool = False
+    """Latents are padded to whole patches, so sizes need to be multiples of the autoencoder's stride only."""
+    guided_below_1: bool = False
+    """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""
@@ -151,7 +174,7 @@ class ModelFacts:
     @property
     def size_multiple(self) -> tuple[int, int]:
         """Width and height must be multiples of these many pixels."""
-        _, patch_h, patch_w = self.transformer.patch
+        _, patch_h, patch_w = (1, 1, 1) if self.pads else self.transformer.patch
         return self.vae.stride_space * patch_w, self.vae.stride_space * patch_h
 
     def latent_shape(self, width: int, height: int, frames: int) -> tuple[int, int, int, int]:
@@ -168,4 +191,12 @@ class ModelFacts:
         """Tokens the transformer sees for a clip."""
         _, t, h, w = self.latent_shape(width, height, frames)
         p_t, p_h, p_w = self.transformer.patch
-        return (t // p_t) * (h // p_h) * (w // p_w)
+        return -(-t // p_t) * -(-h // p_h) * -(-w // p_w)
+
+    def branches(self, guidance: float) -> int:
+        """Guidance passes of a step: with and without the prompt, or one."""
+        return 2 if guidance > 1 or (self.guided_below_1 and guidance != 1) else 1
+
+    def encoded_frames(self, frames: int, image: bool) -> int:
+        """Frames of video that the autoencoder encodes before a clip of so many frames is denoised."""
+        return {"first": 1, "all": frames}.get(self.encodes, 0) if image else 0

@@ -60,7 +60,7 @@ def latents(plan: Plan) -> int:
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
     noise = channels * frames * rows * columns * FP32
-    state = SCHEDULER_STATES * local * transformer.patch_channels * FP32
+    state = SCHEDULER_STATES * local * transformer.prediction_channels * FP32
     predictions = (plan.own_branches + 1) * local * transformer.prediction_channels * plan.itemsize
     rope = 2 * plan.facts.experts * local * transformer.head_dim * FP32
     return noise + state + predictions + rope

@@ -8,7 +8,7 @@ import os
 import numpy as np
 from torch import Tensor
 
-from hybridgen.models.wan import Wan
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.outputs import part_of
 from hybridgen.runtime.rank import Rank
 from hybridgen.runtime.ranks import LATENTS_DONE
@@ -38,7 +38,7 @@ def keep_latents(rank: Rank, latents: Tensor) -> str:
     return digest
 
 
-def decode(rank: Rank, model: Wan, latents: Tensor | None, digest: str) -> None:
+def decode(rank: Rank, model: Denoiser, latents: Tensor | None, digest: str) -> None:
     """Decode on the VAE's ranks; rank 0 hands each chunk to the writer and decodes the next."""
     if rank.mesh.vae() is None:
         return

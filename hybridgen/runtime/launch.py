@@ -29,7 +29,7 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     place = launcher.place()
     if place is not None:
         return _join(job, place)
-    from hybridgen.models.wan_load import local_folder
+    from hybridgen.models.load import local_folder
 
     local_folder(job.plan.facts)  # a download belongs to no rank
     # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.

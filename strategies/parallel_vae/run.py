@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Wan
-from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.wan_vae import decode_stream, to_uint8
 from hybridgen.plan import Plan
 from hybridgen.runtime.mesh import Mesh
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
@@ -51,7 +51,7 @@ def gather_frames(strip: Strip, frames: Tensor) -> Tensor | None:
     return torch.cat([frames, *received.values()], dim)
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Replace `model.decode`; on ranks that do not decode it ends at once and yields nothing."""
     group, shape = mesh.vae(), (1, *plan.latent_shape)
     strip = Strip(group, split_dim(plan), strip_sizes(plan)) if group is not None else None
@@ -61,7 +61,7 @@ def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
             return
         own = scatter(strip, latents_BCTHW, shape, model.device)
         with sharded(model.vae, strip):
-            for pixels in decode_stream(model.vae, unnormalise(model.vae, own)):
+            for pixels in decode_stream(model.vae, model.unnormalise(own)):
                 yield gather_frames(strip, to_uint8(pixels))
 
     model.decode = decode

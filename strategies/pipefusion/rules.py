@@ -59,7 +59,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     last = plan.layout.coordinates(rank)["pipefusion"] == stages - 1
     hidden = 0 if last else local * transformer.hidden * plan.itemsize
-    latents = local * transformer.patch_channels * FP32 if last else 0
+    latents = local * transformer.prediction_channels * FP32 if last else 0
     yield Message("pipefusion", "pipefusion", "p2p", "hidden state", hidden, plan.passes, overlaps="next pass")
     yield Message("pipefusion", "pipefusion", "p2p", "latents", latents, plan.clip.steps)
 

@@ -42,11 +42,14 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
     outputs = 3 if facts.cross_attention else 2
     yield reduce("activations", local * facts.hidden * plan.itemsize, count * outputs)
+    if facts.head_norm:
+        return
     yield reduce("sums of q and k", local * 2 * FP32, count)
     if facts.cross_attention:
         experts = min(plan.facts.experts, plan.clip.steps)  # a single step is the first expert's
         yield reduce("sums of q", local * FP32, count)
-        yield reduce("sums of text k", plan.facts.text_tokens * FP32, layers * experts * plan.own_branches)
+        for tokens in plan.own_texts(rank):
+            yield reduce("sums of text k", tokens * FP32, layers * experts)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
