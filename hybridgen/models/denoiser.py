@@ -98,6 +98,7 @@ class Denoiser(ABC):
         self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
         self.guide: Callable[[list[Tensor], Tensor, Step], Tensor] = self.combine
         self.advance: Callable[[Tensor, list[Tensor], Step], Tensor] = self.guided_step
+        self.encode: Callable[[Tensor | None], Tensor | None] = self.encode_alone
         self.decode: Callable[[Tensor | None], Iterator[Tensor | None]] = self.decode_alone
 
     @property
@@ -153,6 +154,15 @@ class Denoiser(ABC):
             return predictions[0]
         cond, uncond = predictions
         return uncond + step.guidance * (cond - uncond)
+
+    def frames_to_encode(self, pictures: list[Any]) -> Tensor:
+        """Given PIL pictures, first frame first -> what the autoencoder is to encode, as the stock pipeline makes it:
+        [1, 3, F, H, W] fp32 in [-1, 1], F the plan's encoded_frames."""
+        raise NotImplementedError
+
+    def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
+        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32."""
+        raise NotImplementedError
 
     def own_attention(self) -> None:
         """Let every block call `self.attention`, where the stock modules would not."""
@@ -284,6 +294,10 @@ class Denoiser(ABC):
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
         """Latents as the transformer knows them -> as the autoencoder does."""
         return wan_vae.unnormalise(self.vae, latents_BCTHW)
+
+    def encode_alone(self, pixels_BCTHW: Tensor | None) -> Tensor | None:
+        """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]."""
+        return self.vae._encode(pixels_BCTHW)  # type: ignore[no-any-return]
 
     def decode_alone(self, latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hybridgen.job import Job
 from hybridgen.models.denoiser import Denoiser
@@ -33,6 +34,9 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
     if rank.first:
         rank.progress.stage("load", f"{job.plan.degrees}", rank.seconds["load"])
         rank.progress.stage("encode", f"{job.plan.branches} prompts", rank.seconds["encode"])
+    condition = encode_frames(rank, model)
+    if inputs is not None:
+        inputs.condition = condition
     model.set_inputs(share(rank, inputs))
     x = denoise(rank, model)
     latents = gather_latents(rank, model, x)
@@ -70,6 +74,18 @@ def apply_strategies(rank: Rank, model: Denoiser) -> None:
     """Change the loaded model as the plan says, in the registry's order."""
     for strategy in registry.active(rank.job.plan):
         strategy.apply(model, rank.mesh, rank.job.plan)
+
+
+def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
+    """What the autoencoder makes of the given pictures, on rank 0; the VAE's ranks work on it together."""
+    job = rank.job
+    if not job.plan.clip.encoded_frames or rank.mesh.vae() is None:
+        return None
+    with rank.stage("encode the picture", "encode"):
+        moments = model.encode(model.frames_to_encode(job.pictures()).to(rank.device) if rank.first else None)
+    if moments is None:
+        return None
+    return model.condition_latents(moments, torch.Generator("cpu").manual_seed(job.seed))
 
 
 def share(rank: Rank, inputs: Inputs | None) -> Inputs:
