@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,10 @@ def components(kind: Kind, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(component: Any) -> list[str]:
-    """Library and class, as model_index.json names them."""
+    """Library and class, as model_index.json names them; without torchvision a class of pictures has another name."""
     kind = type(component)
-    return [kind.__module__.split(".")[0], kind.__name__]
+    return [kind.__module__.split(".")[0], kind.__name__.removesuffix("Pil")]
+
+
+if __name__ == "__main__":
+    build(sys.argv[1], Path(sys.argv[2]))

@@ -16,7 +16,9 @@ IMAGE_TOKENS = 17
 DEFAULTS = RequestDefaults(width=64, height=64, frames=17, steps=4, guidance=4.0, fps=8, dtype="float32")
 
 
-def wan(heads: int = 8, head_dim: int = 16, layers: int = 4, ffn: int = 192, image: bool = False, **more: Any) -> Config:
+def wan(
+    heads: int = 8, head_dim: int = 16, layers: int = 4, ffn: int = 192, image: bool = False, **more: Any
+) -> Config:
     """WanTransformer3DModel's configuration; `image`: with cross-attention to an encoded picture."""
     with_image = {"image_dim": IMAGE_WIDTH, "added_kv_proj_dim": heads * head_dim} if image else {}
     return {
@@ -54,7 +56,7 @@ def cosmos3(
     heads: int = 8, kv_heads: int = 2, head_dim: int = 16, layers: int = 4, ffn: int = 128, **more: Any
 ) -> Config:
     """Cosmos3OmniTransformer's configuration. The hidden state is as wide whatever the number of heads."""
-    quarter = head_dim // 8
+    eighth = head_dim // 8
     return {
         "_class_name": "Cosmos3OmniTransformer",
         "num_attention_heads": heads,
@@ -63,7 +65,7 @@ def cosmos3(
         "num_hidden_layers": layers,
         "intermediate_size": ffn,
         "hidden_size": 128,
-        "rope_axes_dim": [head_dim // 2 - 2 * quarter, quarter, quarter],
+        "rope_axes_dim": [head_dim // 2 - 2 * eighth, eighth, eighth],
         **more,
     }
 
@@ -95,82 +97,94 @@ def unipc(**more: Any) -> Config:
     return {"_class_name": "UniPCMultistepScheduler", **flow, **more}
 
 
-EULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "use_karras_sigmas": True}
-TWO_EXPERTS: Config = {"experts": 2, "defaults": replace(DEFAULTS, guidance_2=3.0)}
-WAN = {"pipeline": "WanPipeline", "transformer": wan, "scheduler": unipc(flow_shift=3.0)}
-WAN_IMAGE = {"pipeline": "WanImageToVideoPipeline", "transformer": wan, "scheduler": unipc(flow_shift=5.0)}
-COSMOS = {"transformer": cosmos, "text": "t5", "scheduler": EULER}
-IMAGE_FIELDS = {"in_channels": 36, "image": True}
-ONE_EXPERT_INDEX = {"boundary_ratio": None, "expand_timesteps": False}
+def of_wan(boundary: float | None = None, expand_timesteps: bool = False) -> Config:
+    """What Wan's pipelines keep in model_index.json besides their components."""
+    return {"boundary_ratio": boundary, "expand_timesteps": expand_timesteps}
+
+
 QWEN_LAYERS = 2
 QWEN_WIDTH = 16
-PROJECTED = {
-    "use_crossattn_projection": True,
-    "crossattn_proj_in_channels": QWEN_LAYERS * QWEN_WIDTH,
-    "encoder_hidden_states_channels": TEXT_WIDTH,
-}
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("wan2.1-t2v", index=ONE_EXPERT_INDEX, **WAN),
-        Kind(
-            "wan2.2-t2v",
-            fields={"layers": 2},
-            index={"boundary_ratio": 0.875, "expand_timesteps": False},
-            **WAN,
-            **TWO_EXPERTS,
-        ),
-        Kind("wan2.1-i2v", fields=IMAGE_FIELDS, image_encoder=True, index=ONE_EXPERT_INDEX, **WAN_IMAGE),
-        Kind(
-            "wan2.1-flf2v",
-            fields={**IMAGE_FIELDS, "pos_embed_seq_len": 2 * IMAGE_TOKENS},
-            image_encoder=True,
-            index=ONE_EXPERT_INDEX,
-            **WAN_IMAGE,
-        ),
-        Kind(
-            "wan2.2-i2v",
-            fields={"in_channels": 36, "layers": 2},
-            index={"boundary_ratio": 0.9, "expand_timesteps": False},
-            **WAN_IMAGE,
-            **TWO_EXPERTS,
-        ),
-        Kind(
-            "wan2.2-ti2v",
-            fields={"in_channels": 48, "out_channels": 48},
-            residual_vae=True,
-            index={"boundary_ratio": None, "expand_timesteps": True},
-            **{**WAN, "scheduler": unipc(flow_shift=5.0)},
-        ),
-        Kind(
-            "cosmos2-t2i",
-            pipeline="Cosmos2TextToImagePipeline",
-            fields={"rope_scale": [1.0, 4.0, 4.0]},
-            defaults=replace(DEFAULTS, frames=1),
-            **COSMOS,
-        ),
-        Kind("cosmos2-v2w", pipeline="Cosmos2VideoToWorldPipeline", fields={"in_channels": 17}, **COSMOS),
-        Kind(
-            "cosmos2.5",
-            pipeline="Cosmos2_5_PredictBasePipeline",
-            transformer=cosmos,
-            fields={"in_channels": 17, **PROJECTED},
-            text="qwen2.5-vl",
-            scheduler=unipc(use_karras_sigmas=True, sigma_max=200.0, sigma_min=0.01),
-        ),
-        Kind(
-            "cosmos3",
-            pipeline="Cosmos3OmniPipeline",
-            transformer=cosmos3,
-            text="",
-            residual_vae=True,
-            scheduler=unipc(use_karras_sigmas=True, sigma_max=200.0, sigma_min=0.147),
-            index={
-                "enable_safety_checker": False,
-                "default_use_system_prompt": True,
-                "use_native_flow_schedule": False,
-            },
-        ),
-    )
-}
+WAN_TEXT = Kind("wan2.1-t2v", "WanPipeline", wan, scheduler=unipc(flow_shift=3.0), index=of_wan())
+WAN_IMAGE = Kind(
+    "wan2.1-i2v",
+    "WanImageToVideoPipeline",
+    wan,
+    {"in_channels": 36, "image": True},
+    image_encoder=True,
+    scheduler=unipc(flow_shift=5.0),
+    index=of_wan(),
+)
+COSMOS2 = Kind(
+    "cosmos2-v2w",
+    "Cosmos2VideoToWorldPipeline",
+    cosmos,
+    {"in_channels": 17},
+    text="t5",
+    scheduler={"_class_name": "FlowMatchEulerDiscreteScheduler", "use_karras_sigmas": True},
+)
+ALL = (
+    WAN_TEXT,
+    replace(
+        WAN_TEXT,
+        name="wan2.2-t2v",
+        fields={"layers": 2},
+        experts=2,
+        index=of_wan(boundary=0.875),
+        defaults=replace(DEFAULTS, guidance_2=3.0),
+    ),
+    WAN_IMAGE,
+    replace(
+        WAN_IMAGE,
+        name="wan2.1-flf2v",
+        fields={**WAN_IMAGE.fields, "pos_embed_seq_len": 2 * IMAGE_TOKENS},
+    ),
+    replace(
+        WAN_IMAGE,
+        name="wan2.2-i2v",
+        fields={"in_channels": 36, "layers": 2},
+        experts=2,
+        image_encoder=False,
+        index=of_wan(boundary=0.9),
+        defaults=replace(DEFAULTS, guidance_2=3.0),
+    ),
+    replace(
+        WAN_TEXT,
+        name="wan2.2-ti2v",
+        fields={"in_channels": 48, "out_channels": 48},
+        residual_vae=True,
+        scheduler=unipc(flow_shift=5.0),
+        index=of_wan(expand_timesteps=True),
+    ),
+    replace(
+        COSMOS2,
+        name="cosmos2-t2i",
+        pipeline="Cosmos2TextToImagePipeline",
+        fields={"rope_scale": [1.0, 4.0, 4.0]},
+        defaults=replace(DEFAULTS, frames=1),
+    ),
+    COSMOS2,
+    Kind(
+        "cosmos2.5",
+        "Cosmos2_5_PredictBasePipeline",
+        cosmos,
+        {
+            "in_channels": 17,
+            "use_crossattn_projection": True,
+            "crossattn_proj_in_channels": QWEN_LAYERS * QWEN_WIDTH,
+            "encoder_hidden_states_channels": TEXT_WIDTH,
+        },
+        text="qwen2.5-vl",
+        scheduler=unipc(use_karras_sigmas=True, sigma_max=200.0, sigma_min=0.01),
+    ),
+    Kind(
+        "cosmos3",
+        "Cosmos3OmniPipeline",
+        cosmos3,
+        text="",
+        residual_vae=True,
+        scheduler=unipc(use_karras_sigmas=True, sigma_max=200.0, sigma_min=0.147),
+        index={"enable_safety_checker": False, "default_use_system_prompt": True, "use_native_flow_schedule": False},
+    ),
+)
+KINDS = {kind.name: kind for kind in ALL}

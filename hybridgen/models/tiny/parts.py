@@ -98,6 +98,9 @@ def qwen_encoder(tokenizer: Any) -> Any:
         "num_hidden_layers": QWEN_LAYERS,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
+        "bos_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
         "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e6},
     }
     picture = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": QWEN_WIDTH}
