@@ -9,9 +9,13 @@ from pathlib import Path
 from hybridgen.errors import RequestError
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.models.folder import from_folder
+from hybridgen.models.tiny import cache
+from hybridgen.models.tiny.kinds import KINDS
 
 DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "checkpoint"
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
+TINY = "tiny:"
+"""How the name of a tiny random checkpoint begins."""
 
 WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
 WAN_1_3B = TransformerFacts(layers=30, heads=12, head_dim=128, ffn=8960, text_dim=4096)
@@ -60,7 +64,8 @@ DEMO_DEFAULTS = RequestDefaults(
 
 def names() -> list[str]:
     """Every name that --model understands, full names first."""
-    return ["demo", *(m.name for m in MODELS), *(alias for m in MODELS for alias in m.aliases)]
+    aliases = (alias for m in MODELS for alias in m.aliases)
+    return ["demo", *(m.name for m in MODELS), *aliases, *(TINY + name for name in KINDS)]
 
 
 def find(name: str, revision: str | None = None) -> ModelFacts:
@@ -69,7 +74,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     Raises RequestError: unknown-model, which lists what exists, or revision, where there is no hub. Never touches
     the network: an unknown hub id is looked for in the local hub cache only.
     """
-    if revision is not None and (name == "demo" or Path(name).is_dir()):
+    if revision is not None and (name == "demo" or name.startswith(TINY) or Path(name).is_dir()):
         raise RequestError(
             "revision",
             f"--revision {revision} is a commit of the hub, and --model {name} is a folder here",
@@ -77,6 +82,8 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         )
     if name == "demo":
         return replace(from_folder(DEMO_FOLDER), name="demo", defaults=DEMO_DEFAULTS, licence="Apache-2.0")
+    if name.startswith(TINY):
+        return _tiny(name)
     for model in MODELS:
         if name.lower() in (model.name, model.source.lower(), *model.aliases):
             return replace(model, revision=revision) if revision else model
@@ -91,6 +98,19 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         f"--model {name} is no known model, downloaded hub id, or folder in diffusers layout; {hint}",
         tries=(f"hybridgen run --model {close[0] if close else 'demo'} --dry-run",),
     )
+
+
+def _tiny(name: str) -> ModelFacts:
+    """A tiny checkpoint, built if it is not there yet."""
+    kind = KINDS.get(name.removeprefix(TINY))
+    if kind is None:
+        known = [TINY + kind for kind in KINDS]
+        raise RequestError(
+            "unknown-model",
+            f"--model {name} is no tiny checkpoint; there are {', '.join(known)}",
+            tries=[{"model": (difflib.get_close_matches(name, known, n=1) or known)[0]}],
+        )
+    return replace(from_folder(cache.checkpoint(kind.name)), name=name, defaults=kind.defaults)
 
 
 def _cached_snapshot(hub_id: str, revision: str | None) -> Path | None:
