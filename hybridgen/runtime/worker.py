@@ -28,21 +28,27 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
-    inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
-    with rank.stage("load"):
-        model = load(rank)
-    if rank.first:
-        rank.progress.stage("load", f"{job.plan.degrees}", rank.seconds["load"])
-        rank.progress.stage("encode", f"{job.plan.branches} prompts", rank.seconds["encode"])
-    condition = encode_frames(rank, model)
-    if inputs is not None:
-        inputs.condition = condition
-    model.set_inputs(share(rank, inputs))
+    model = ready(rank)
     x = denoise(rank, model)
     latents = gather_latents(rank, model, x)
     digest = keep_latents(rank, latents) if latents is not None else ""
     decode(rank, model, latents, digest)
     return finish(rank, digest, started)
+
+
+def ready(rank: Rank) -> Denoiser:
+    """This rank's part of the model with the request's inputs."""
+    plan = rank.job.plan
+    inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
+    with rank.stage("load"):
+        model = load(rank)
+    condition = encode_frames(rank, model)
+    if inputs is not None:
+        inputs.condition = condition
+        rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
+        rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
+    model.set_inputs(share(rank, inputs))
+    return model
 
 
 def encode(rank: Rank) -> Inputs:

@@ -1,0 +1,144 @@
+"""Tiny checkpoints of any kind: on ranks, through the worker's own functions, and by diffusers in one process."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.job import Job
+from hybridgen.kernels import select
+from hybridgen.models.folder import from_folder
+from hybridgen.models.tiny.build import build
+from hybridgen.models.tiny.kinds import KINDS
+from hybridgen.plan import Clip, Plan
+from hybridgen.recipe import Request
+from hybridgen.resolve import clip_of
+from hybridgen.runtime.denoise import denoise, gather_latents
+from hybridgen.runtime.rank import quiet_libraries, set_up
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.worker import ready
+from hybridgen.strategies import registry
+from hybridgen.traffic import SETUP, by_strategy
+from tests import stock
+from tests.ranks import run_ranks
+from tests.tiny import Outcome
+
+SEED = 7
+PROMPT, NEGATIVE = "a red ball rolls over the table, slowly", "blurry"  # of different lengths
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request to a tiny checkpoint."""
+
+    kind: str
+    """A key of KINDS."""
+    images: int = 0
+    """Given pictures: none, the first, or the first and the last."""
+    size: str = "64x64"
+    frames: int = 17
+    steps: int = 3
+    guidance: float = 4.0
+    guidance_2: float | None = None
+    changes: tuple[tuple[str, int], ...] = ()
+    """Other shapes of the transformer, as build() takes them."""
+
+    def __str__(self) -> str:
+        pictures = ("", " from a picture", " between two pictures")[self.images]
+        return f"{self.kind}{pictures}, {self.size}, {self.frames} frames"
+
+    @property
+    def folder(self) -> Path:
+        return _built(self.kind, self.changes)
+
+    def pictures(self) -> list[Path]:
+        """Files of the given pictures, of another size than the clip."""
+        return [_picture(seed) for seed in range(self.images)]
+
+    def plan(self, degrees: Degrees = Degrees(), dtype: str = "float32", **fields: Any) -> Plan:
+        """Exact unless the fields say otherwise."""
+        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults)
+        given = [str(path) for path in self.pictures()] + [None, None]
+        request = Request(
+            image=given[0],
+            last_image=given[1],
+            size=self.size,
+            frames=self.frames,
+            steps=self.steps,
+            guidance=self.guidance,
+            guidance_2=self.guidance_2,
+        )
+        clip: Clip = clip_of(request, facts)
+        return replace(Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps), **fields)
+
+
+@lru_cache
+def _built(kind: str, changes: tuple[tuple[str, int], ...]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hybridgen-test-"))
+    return build(kind, folder, **dict(changes))
+
+
+@lru_cache
+def _picture(seed: int) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="hybridgen-test-")) / f"picture-{seed}.png"
+    stock.picture(seed, 96, 80).save(path)
+    return path
+
+
+@lru_cache
+def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
+    """What diffusers' pipeline makes of the request, [1, C, T, H, W]."""
+    pictures = [stock.opened(path) for path in case.pictures()]
+    given: dict[str, Any] = dict(zip(("image", "last_image"), pictures, strict=False))
+    if case.guidance_2 is not None:
+        given["guidance_scale_2"] = case.guidance_2
+    width, height = map(int, case.size.split("x"))
+    return stock.run(
+        stock.load(case.folder, getattr(torch, dtype)),
+        PROMPT,
+        SEED,
+        negative_prompt=NEGATIVE,
+        width=width,
+        height=height,
+        num_frames=case.frames,
+        num_inference_steps=case.steps,
+        guidance_scale=case.guidance,
+        **given,
+    )
+
+
+def job_of(case: Case, plan: Plan, attention: str = "auto") -> Job:
+    kernel = select(attention, "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
+    given = [*case.pictures(), None, None]
+    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, Path("unused"), given[0], given[1], quiet=True)
+
+
+def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
+    """Encode, load, denoise, and decode where that is parallel, on forked CPU ranks."""
+    job = job_of(case, plan, attention)
+
+    def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], tuple[int, ...]]:
+        quiet_libraries()
+        rank = set_up(context, job)
+        model = ready(rank)
+        latents, frames = gather_latents(rank, model, denoise(rank, model)), None
+        if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
+            frames = [chunk for chunk in model.decode(latents) if chunk is not None]
+        lengths = tuple(text.shape[1] for text in model.inputs.text)
+        return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), lengths
+
+    results = run_ranks(plan.world_size, run_here, group=False)
+    latents, frames, _, lengths = results[0]
+    known = replace(plan, text_lengths=lengths)
+    declared = [
+        by_strategy(m for m in registry.traffic(known, rank) if m.strategy != SETUP) for rank in range(plan.world_size)
+    ]
+    sent = [{name: n for name, n in found.items() if n and name != SETUP} for _, _, found, _ in results]
+    return Outcome(latents, frames, sent, declared)

@@ -1,0 +1,27 @@
+"""Every class of checkpoint: one rank is the stock pipeline bit for bit, and every exact strategy equals it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hybridgen.degrees import Degrees
+from tests.checkpoints import Case, run_case, stock_latents
+
+LIMIT = 1e-5
+
+CASES = [
+    Case("wan2.1-t2v", steps=2),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_rank_is_the_stock_pipeline_bit_for_bit(case: Case) -> None:
+    assert torch.equal(run_case(case, case.plan()).latents, stock_latents(case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_composition_equals_one_process_and_sends_what_is_declared(case: Case) -> None:
+    outcome = run_case(case, case.plan(Degrees(cfg=2, ulysses=2)))
+    assert outcome.error(stock_latents(case)) <= LIMIT
+    assert outcome.sent == outcome.declared
