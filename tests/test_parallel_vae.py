@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ def demo_vae() -> Any:
 
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
-    return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), decode=None))
+    return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), unnormalise=partial(unnormalise, vae)))
 
 
 @dataclass
