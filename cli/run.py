@@ -15,7 +15,7 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
-from hybridgen.machine import choose, crowded, device_name
+from hybridgen.machine import choose, crowded, device_name, hardware_unused
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
 from hybridgen.planner.fill import is_open
@@ -98,12 +98,7 @@ def run(
         if not quiet:
             text.say(*_chosen(candidate, hardware))
     elif machine is not None:
-        raise RequestError(
-            "hardware-unused",
-            f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
-            "nearest: without it, or with --auto --gpus N",
-            tries=[{"hardware": None}],
-        )
+        raise hardware_unused(machine)
     plan = resolve(chosen, gpus)
     outputs = Outputs(out, latents, report, preview, overwrite)
     if engine is Engine.xfuser:

@@ -65,6 +65,16 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
     return *fill(recipe, gpus, hardware), hardware
 
 
+def hardware_unused(machine: str) -> RequestError:
+    """Where a machine is named and the planner has nothing to choose."""
+    return RequestError(
+        "hardware-unused",
+        f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
+        "nearest: without it, or with --auto --gpus N",
+        tries=[{"hardware": None}],
+    )
+
+
 def crowded(ranks: int) -> str | None:
     """One sentence when CPU ranks would wait for each other more than they work; None when they would not."""
     cores = os.cpu_count() or 1

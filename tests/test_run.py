@@ -280,11 +280,13 @@ def test_generate_needs_no_guard(tmp_path: Path) -> None:
     """From standard input: there is no script that ranks could import."""
     program = (
         "import hybridgen\n"
-        "print(hybridgen.generate('a red circle moves right', 'g.mp4', model='demo', cfg=2, steps=1)['output'])\n"
+        "words = dict(model='demo', auto=True, gpus=2, hardware='cpu', ulysses=1, steps=1)\n"
+        "report = hybridgen.generate('a red circle moves right', 'g.mp4', **words)\n"
+        "print(report['output'], report['plan']['config'])\n"
     )
     command = [sys.executable, "-"]
     done = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0 and done.stdout == "g.mp4\n", done.stderr
+    assert done.returncode == 0 and done.stdout == "g.mp4 cfg2\n", done.stderr
 
 
 def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
