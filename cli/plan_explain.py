@@ -55,8 +55,10 @@ def _time(candidate: Candidate) -> list[str]:
 def _after(found: Recommendation, candidate: Candidate) -> list[str]:
     hardware, plan, cost = found.ask.hardware, candidate.plan, candidate.cost
     writing = decode.writing_seconds(plan, hardware)
+    before = decode.encode_seconds(plan, hardware)
+    encoding = f", and {seconds(before)} s to encode {plan.clip.encoded_frames} given frames" if before else ""
     text = (
-        f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s; text and transport "
+        f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s{encoding}; text and transport "
         f"{seconds(hardware.fixed.value)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
     )
     return paragraph("then", text)

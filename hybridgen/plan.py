@@ -32,7 +32,7 @@ class Clip:
     last_image: bool = False
     """It ends with one."""
     encoded_frames: int = 0
-    """Frames of video that the autoencoder encodes before denoising; 0: none."""
+    """Frames of given video that the autoencoder encodes before denoising: 0, none, or 4 n + 1."""
 
     @property
     def guidances(self) -> tuple[float, float]:

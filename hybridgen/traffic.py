@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 from hybridgen.plan import FP32, Plan
 
-Phase = Literal["setup", "denoise", "decode"]
+Phase = Literal["setup", "condition", "denoise", "decode"]
 Overlap = Literal["", "attention", "next pass"]
-PHASES: tuple[Phase, ...] = ("setup", "denoise", "decode")
+PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
 
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
@@ -45,7 +45,11 @@ class Message:
 
 
 class Term(NamedTuple):
-    """Memory of one rank, in bytes, and the phases in which it is held."""
+    """Memory of one rank, in bytes, and the phases in which it is held.
+
+    Its "setup" is over when the transformers are loaded; given video is encoded after that ("condition"). Messages
+    before denoising all count as "setup".
+    """
 
     name: str
     size: int

@@ -297,7 +297,8 @@ class Denoiser(ABC):
 
     def encode_alone(self, pixels_BCTHW: Tensor | None) -> Tensor | None:
         """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]."""
-        return self.vae._encode(pixels_BCTHW)  # type: ignore[no-any-return]
+        assert pixels_BCTHW is not None
+        return wan_vae.encode(self.vae, pixels_BCTHW)
 
     def decode_alone(self, latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time."""

@@ -102,6 +102,9 @@ class VaeFacts:
     """The video autoencoder. Strides in pixels or frames per latent cell."""
 
     base_dim: int = 96
+    """Channels of the decoder's finest level."""
+    encoder_base_dim: int = 0
+    """The same of the encoder; 0 means as the decoder's."""
     dim_mult: tuple[int, ...] = (1, 2, 4, 4)
     res_blocks: int = 2
     latent_channels: int = 16

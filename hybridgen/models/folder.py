@@ -108,6 +108,7 @@ def vae_facts(config: Config, params: int) -> VaeFacts:
     """AutoencoderKLWan."""
     return VaeFacts(
         base_dim=config.get("decoder_base_dim") or config["base_dim"],
+        encoder_base_dim=config["base_dim"],
         dim_mult=tuple(config["dim_mult"]),
         res_blocks=config["num_res_blocks"],
         latent_channels=config["z_dim"],

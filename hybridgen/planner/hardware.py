@@ -47,9 +47,9 @@ class Hardware:
     first: Constant
     """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
     workspace: Constant
-    """How many times its tensors decoding takes on a rank alone, with the workspace of its convolutions (1)."""
+    """How many times its tensors the VAE takes on a rank alone, with the workspace of its convolutions (1)."""
     strips: Constant
-    """The same where several ranks decode (1)."""
+    """The same where the VAE is on several ranks (1)."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant

@@ -2,7 +2,7 @@
 
 What is held when follows runtime/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
 loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
-peaks no higher than what it leaves.
+peaks no higher than what it leaves. Video that is given is encoded then, before denoising ("condition").
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterable
 
 from hybridgen.plan import FP32, Plan
 from hybridgen.strategies import registry
-from hybridgen.traffic import PHASES, Term
+from hybridgen.traffic import PHASES, Phase, Term
 
+LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
+"""Phases in which transformers and VAE are there."""
 SCHEDULER_STATES = 5
 """Copies of a rank's part of the latents: the state, two predictions that UniPC remembers, and two while it steps."""
 
@@ -25,11 +27,11 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
-        Term("weights", facts.experts * expert_params(plan, layers) * e, ("denoise", "decode")),
+        Term("weights", facts.experts * expert_params(plan, layers) * e, LOADED),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),
         Term("latents", latents(plan)),
-        Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, ("denoise", "decode")),
+        Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
         *registry.memory(plan, rank),
     ]
     return [term for term in found if term.size]

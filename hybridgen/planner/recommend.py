@@ -20,6 +20,7 @@ from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
 from hybridgen.recipe import Recipe
 from hybridgen.resolve import given_degrees, order_of, template
+from hybridgen.strategies.parallel_vae.rules import WORK
 from hybridgen.traffic import PHASES, Term
 
 RULES = {
@@ -161,7 +162,7 @@ def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
     workspace = hardware.strips if plan.degrees.vae > 1 else hardware.workspace
     context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
     terms = [
-        term._replace(size=int(term.size * workspace.value)) if term.phases == ("decode",) else term
+        term._replace(size=int(term.size * workspace.value)) if term.name in WORK else term
         for term in memory.terms(plan, rank)
     ]
     return (*terms, Term("context", int(context), PHASES))
