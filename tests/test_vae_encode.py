@@ -245,5 +245,7 @@ def test_the_planner_does_not_forget_what_is_given() -> None:
     assert cost(given, rack).denoise == cost(plan, rack).denoise
     widths = [price.encode_seconds(replace(given, degrees=Degrees(ulysses=8, vae=v)), rack) for v in (1, 2, 4, 8)]
     assert widths == sorted(widths, reverse=True) and widths[0] / 8 < widths[-1] < widths[0] / 3
+    loaded = sum(t.size for t in terms(given) if t.name in ("weights", "vae"))
+    assert phase_sizes(terms(plan))["condition"] == loaded > 0
     more = phase_sizes(terms(given))["condition"] - phase_sizes(terms(plan))["condition"]
     assert more == sum(t.size for t in terms(given) if t.phases == ("condition",)) > 3 * 81 * 1280 * 720 * 4
