@@ -16,6 +16,7 @@ from hybridgen.kernels import select
 from hybridgen.models import wan_random
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.models.inputs import Inputs
+from hybridgen.models.tiny.weights import unit_scale
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
@@ -45,23 +46,6 @@ FACTS = ModelFacts(
 GUIDANCE_2 = 3.0
 CLIP = Clip(64, 64, 17, steps=3, guidance=4.0, guidance_2=GUIDANCE_2)  # latent 5 x 8 x 8, 80 tokens; both experts
 SEED = 7
-
-
-def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Matrices N(0, 1 / fan_in), modulation tables N(0, 1), small biases, norms near 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator)
-            if "scale_shift_table" in name:
-                p.copy_(noise)
-            elif p.dim() >= 2:
-                p.copy_(noise / p[0].numel() ** 0.5)
-            elif "norm" in name and name.endswith("weight"):
-                p.copy_(1 + 0.2 * noise)
-            else:
-                p.copy_(0.1 * noise)
-    return model
 
 
 def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:

@@ -35,11 +35,10 @@ QWEN_MARKS = (
     "<|video_pad|>",
 )
 CHAT = (
-    "{%- for message in messages -%}<|im_start|>{{ message.role }}\n"
-    "{%- if message.content is string -%}{{ message.content }}"
-    "{%- else -%}{%- for part in message.content -%}{{ part.text }}{%- endfor -%}{%- endif -%}"
-    "<|im_end|>\n{% endfor -%}"
-    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LATENT_CHANNELS, RESIDUAL_LATENT_CHANNELS = 16, 48
 PICTURE, PICTURE_PATCH = 32, 8
