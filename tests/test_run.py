@@ -24,6 +24,7 @@ from hybridgen.resolve import resolve
 from hybridgen.runtime.video import read_frames, read_tags
 from hybridgen.strategies import registry
 from hybridgen.traffic import by_strategy
+from tests import command
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "a red circle moves right"
@@ -31,9 +32,13 @@ ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executab
 
 
 def hybridgen(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder; it must succeed."""
-    command = [*(launcher or (sys.executable, "-m")), "hybridgen", "run", "-p", PROMPT, "--seed", "1", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    """Run the command in a folder, with a launcher as a program; it must succeed."""
+    words = ("run", "-p", PROMPT, "--seed", "1", *words)
+    if launcher:
+        line = [*launcher, "hybridgen", *words]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    else:
+        done = command.hybridgen(folder, *words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -179,11 +184,11 @@ def test_torchrun_ranks_are_joined(alone: Path, tmp_path: Path) -> None:
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    for command in (
+    for program in (
         ["bash", str(ROOT / "examples/make_clip.sh")],
         [sys.executable, str(ROOT / "examples/make_clips.py")],
     ):
-        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+        done = subprocess.run([*program, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
         assert done.returncode == 0, done.stderr
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == ["alone.mp4", "alone.safetensors", "grid.mp4", "grid.safetensors", "triangle.mp4", "triangle.png"]
@@ -264,7 +269,7 @@ def test_equal_requests_make_equal_files_whatever_the_environment_says(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENVIRONMENT, "DIFFUSERS_ATTN_BACKEND", "_native_math")
-    hybridgen(tmp_path, "--model", "demo", *files("clip"))
+    hybridgen(tmp_path, "--model", "demo", *files("clip"), launcher=(sys.executable, "-m"))
     assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
 
 
