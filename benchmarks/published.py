@@ -104,6 +104,12 @@ class Row:
         return found[1]
 
     @property
+    def end_to_end(self) -> Row | None:
+        """The row of the same run's whole time, where that is stated beside its denoise time."""
+        found = re.search(r"end-to-end ([\d.]+)$", self.notes)
+        return replace(self, seconds=float(found[1]), notes="metric=e2e") if found else None
+
+    @property
     def setup(self) -> tuple[str, ...]:
         """What rows have in common that one one-GPU row is the reference of."""
         return self.source, self.model, self.size, self.frames.strip("?"), self.steps

@@ -46,6 +46,14 @@ def test_wan_on_gb200_is_within_the_model_s_error() -> None:
     assert all(abs(line.error) <= 0.05 for line in fitted)
 
 
+def test_cosmos3_follows_from_constants_of_wan() -> None:
+    """Published: one B200 373.1 s, 383.1 s end to end; 72 GB200 6.79 s, 11.78 s. None of them was fitted to."""
+    lines = accuracy.unseen_lines(rows())
+    assert [line.row.seconds for line in lines] == [373.1, 383.1, 6.79, 11.78]
+    assert all(abs(line.error) <= 0.10 for line in lines)
+    assert not any(row.model == "cosmos3-super" for row in rows() if (row.config, row.seconds) in accuracy.CALIBRATION)
+
+
 def test_other_nvlink_machines_are_within_their_error() -> None:
     lines = accuracy.anchored_lines(rows(), pcie=False)
     assert len(lines) == 22 and mean(abs(line.error) for line in lines) <= 0.08
@@ -117,6 +125,16 @@ def test_grouped_heads_and_own_text_weights() -> None:
     queries, keys, heads, key_heads = compute.attention_shape(plan)
     assert (keys - queries, heads, key_heads) == (COSMOS3.text_tokens, 64, 8)
     assert compute.text_seconds(plan, RACK) > 0
+
+
+def test_passes_follow_the_shape_of_a_block() -> None:
+    """Wan: 13 of the hidden state, 6 over its heads, 2 over the feed-forward layer; Cosmos3 has one layer less, 64
+    heads of 128 on a hidden state of 5120, 8 K/V heads that are joined with the text's, and a gate."""
+    assert compute.channel_passes(WAN22.transformer) == (13 * 5120, 6 * 5120 + 2 * 13824)
+    assert compute.channel_passes(COSMOS3.transformer) == (9 * 5120, 2 * 8192 + 2 * 1024 + 4 * 1024 + 3 * 25600)
+    whole, halves = wan(), wan(tp=2)
+    split = compute.channel_passes(WAN22.transformer).split * whole.tokens.tokens * 2 * compute.STRAY
+    assert compute.other_bytes(whole) - compute.other_bytes(halves) == pytest.approx(split / 2)
 
 
 def test_a_collective_on_one_link() -> None:
