@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.text import fitting, gigabytes, paragraph, seconds, span, table
+from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.orders import domains, used_axes
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import Recommendation, Rejected
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 

@@ -22,11 +22,11 @@ from hybridgen.explanations import rules
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import recommend
+from hybridgen.planner.ask import Ask, ask_for
 from hybridgen.planner.hardware import Constant
 from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.ranking import oblong
-from hybridgen.planner.recommend import Ask
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
 
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 WAN22 = catalogue.find("wan2.2")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)
 CLIP_480P = Clip(832, 480, 81, 50, 5.0)
+BAD_ANCHORS = ("0", "-300", "nan", "inf", "-inf")
 PUBLISHED = "--cfg 2 --ulysses 4 --attn2d 3x3 --vae 8"
 
 
@@ -219,7 +220,7 @@ def test_hosts_set_the_domain(plan: Any) -> None:
 
 def test_what_a_recipe_leaves_open_is_planned() -> None:
     recipe = compose(None, ["parallel.ulysses=4", "parallel.order=[ulysses, cfg]"], {"model": "wan2.1-1.3b"})
-    best = recommend.recommend(recommend.ask_for(recipe, 16, find("h200"))).best.plan
+    best = recommend.recommend(ask_for(recipe, 16, find("h200"))).best.plan
     assert best.degrees.ulysses == 4 and best.order[:2] == ("ulysses", "cfg") and best.world_size == 16
     assert best.facts.name == "wan2.1-t2v-1.3b"
 
@@ -394,7 +395,8 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 8 --memory 40", "quantity", "--memory 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "--max-time 90s"),
         ("--gpus 8 --hardware h20000", "unknown-hardware", "nearest: h200"),
-        ("--gpus 8 --anchor 0.001", "anchor", "predicted: 372"),
+        ("--gpus 8 --anchor 0.001", "anchor", "is no denoise time of one GB200; predicted: 372"),
+        *((f"--gpus 8 --anchor={value}", "anchor", f"--anchor {value} must be a number") for value in BAD_ANCHORS),
         ("--gpus 8 --explain 99", "explain", "nearest: 6"),
         ("--gpus 8 --top 0", "top", "nearest: 1"),
         ("--gpus 9 --nodes 2 --gpus-per-node 4", "gpus", "nearest: 8"),

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hybridgen.plan import Plan
+from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.orders import used_axes
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import Recommendation, Rejected
 from hybridgen.recipe import Hardware, Parallel, Recipe, Request, Runtime
 
 SCHEMA_VERSION = 1
