@@ -55,11 +55,11 @@ def attention_flops(plan: Plan) -> float:
 
 
 def cross_attention_flops(plan: Plan) -> float:
-    """Of one rank in one block: its queries with the text, which is never split."""
+    """Of one rank in one block: its queries with text and pictures, which are never split."""
     facts = plan.facts.transformer
     if not facts.cross_attention:
         return 0.0
-    return 4.0 * plan.tokens.local_size * plan.facts.text_tokens * plan.heads[0] * facts.head_dim
+    return 4.0 * plan.tokens.local_size * plan.context_tokens * plan.heads[0] * facts.head_dim
 
 
 def matmul_tokens(plan: Plan) -> int:
@@ -87,11 +87,12 @@ def channel_passes(facts: TransformerFacts) -> Passes:
 
     Hidden state: the first norm reads and writes it; between two layers, a residual is added and normed (two in, two
     out); the last residual (two in, one out). Heads: norm and rope of q and k; the norm of q for the text; the text's
-    K and V joined to the video's. Feed-forward: the activation, for which a gate is one more tensor to read.
+    K and V joined to the video's. Feed-forward: the activation, for which a gate is one more tensor to read. Where
+    every token has a modulation of its own, each layer reads its shift, scale and gate, too.
     """
     queries, keys = facts.heads * facts.head_dim, facts.key_heads * facts.head_dim
     layers = 3 if facts.cross_attention else 2
-    hidden = (2 + 4 * (layers - 1) + 3) * facts.hidden
+    hidden = (2 + 4 * (layers - 1) + 3 + 3 * layers * facts.token_time) * facts.hidden
     heads = 2 * (queries + keys) + 2 * queries * facts.cross_attention + 4 * keys * bool(facts.text_stream)
     return Passes(hidden, heads + (3 if facts.gated else 2) * facts.ffn)
 
@@ -128,14 +129,14 @@ def merge_seconds(plan: Plan, hardware: Hardware) -> float:
 
 
 def text_seconds(plan: Plan, hardware: Hardware) -> float:
-    """What the text costs once a clip: K/V of cross-attention, or its own stream through every block."""
+    """What text and pictures cost once a clip: K/V of cross-attention, or the text's stream through every block."""
     facts = plan.facts.transformer
     if facts.text_stream == "own":
         params = facts.matrix_params
     elif facts.cross_attention:
-        params = 2 * facts.hidden * facts.key_heads * facts.head_dim
+        params = 2 * (facts.text_width or facts.hidden) * facts.key_heads * facts.head_dim
     else:
         return 0.0
     experts = min(plan.facts.experts, plan.clip.steps)
-    flops = 2.0 * plan.facts.text_tokens * params * facts.layers * experts * plan.own_branches
+    flops = 2.0 * plan.context_tokens * params * facts.layers * experts * plan.own_branches
     return flops / plan.degrees.tp / plan.degrees.pipefusion / hardware.matmul.value
