@@ -11,23 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridgen.degrees import Degrees
-from hybridgen.models import catalogue
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
+from hybridgen.models import catalogue, own
+from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.plan import Clip, Plan
 
 DATA = Path(__file__).parent / "data" / "published_latency.csv"
 
-HUNYUAN = ModelFacts(
-    name="hunyuanvideo",
-    pipeline="",
-    source="tencent/HunyuanVideo",
-    transformer=TransformerFacts(
-        layers=60, heads=24, head_dim=128, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
-    ),
-    text_tokens=256,
-    defaults=RequestDefaults(guidance=1.0),
-    origin="20 double and 40 single blocks counted as 60; guidance is distilled, so there is one branch",
-)
+HUNYUAN = own.read(Path(__file__).parent.parent / "examples" / "hunyuanvideo.yaml")
 COGVIDEOX = ModelFacts(
     name="cogvideox-5b",
     pipeline="",

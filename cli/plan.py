@@ -261,7 +261,7 @@ class Page:
         """The command that runs the first plan."""
         best = self.found.best
         words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best.plan)]
-        return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
+        return shlex.join([*words, *report.input_flags(best.plan, self.recipe.request)])
 
     def again(self) -> str:
         """The command that shows this plan again."""
