@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from hybridgen.resolve import clip_of
 from hybridgen.strategies import registry
 from tests.test_memory import LiveBytes
 
+PAGE = Path(__file__).parent.parent / "docs" / "planner.md"
 BILLIONS = {
     "wan2.1-1.3b": 1.42,
     "wan2.1-14b": 14.29,
@@ -176,6 +178,15 @@ def test_both_towers_of_a_mixture_are_held() -> None:
 
 
 # Planning
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_the_page_lists_every_model(model: ModelFacts) -> None:
+    names = ", ".join(f"`{name}`" for name in (model.name, *model.aliases))
+    (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {names} | ")]
+    facts, defaults = model.transformer, model.defaults
+    clip = f"{defaults.width}x{defaults.height}, {defaults.frames} | {defaults.steps} | {defaults.guidance:g} |"
+    assert f"| {facts.heads}" in row and f"{facts.params / 1e9:.1f} | {clip}" in row
 
 
 @pytest.mark.parametrize("name", [model.name for model in MODELS])
