@@ -133,6 +133,7 @@ def test_passes_follow_the_shape_of_a_block() -> None:
     heads of 128 on a hidden state of 5120, 8 K/V heads that are joined with the text's, and a gate."""
     assert compute.channel_passes(WAN22.transformer) == (13 * 5120, 6 * 5120 + 2 * 13824)
     assert compute.channel_passes(COSMOS3.transformer) == (9 * 5120, 2 * 8192 + 2 * 1024 + 4 * 1024 + 3 * 25600)
+    assert compute.channel_passes(catalogue.find("wan2.2-5b").transformer).hidden == (13 + 9) * 3072  # own timesteps
     whole, halves = wan(), wan(tp=2)
     split = compute.channel_passes(WAN22.transformer).split * whole.tokens.tokens * 2 * compute.STRAY
     assert compute.other_bytes(whole) - compute.other_bytes(halves) == pytest.approx(split / 2)
