@@ -6,7 +6,7 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 from __future__ import annotations
 
 from hybridgen import prepare, resolve
-from hybridgen.planner import recommend
+from hybridgen.planner import refusals
 from hybridgen.strategies import registry
 
 READING = "The text cannot be read as what the flag, key or file should hold; the message says what was expected."
@@ -96,5 +96,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    own = (resolve.RULES, prepare.RULES, recommend.RULES, registry.explanations())
+    own = (resolve.RULES, prepare.RULES, refusals.RULES, registry.explanations())
     return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

@@ -102,6 +102,12 @@ class Plan:
         """Branches that one rank runs."""
         return -(-self.branches // self.degrees.cfg)
 
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that cross-attention reads: the text's, and those of the pictures where they are embedded."""
+        pictures = (self.clip.image + self.clip.last_image) * bool(self.facts.transformer.image_dim)
+        return self.facts.text_tokens + pictures * self.facts.image_tokens
+
     def own_texts(self, rank: int) -> tuple[int, ...]:
         """Text tokens of the branches that a rank runs."""
         lengths = self.text_lengths or (self.facts.text_tokens,) * self.branches

@@ -1,4 +1,4 @@
-"""The models known by name, and how a name, hub id or folder becomes facts. No torch."""
+"""How a name, hub id or folder becomes facts. No torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
+from hybridgen.models.facts import ModelFacts, RequestDefaults
 from hybridgen.models.folder import from_folder
+from hybridgen.models.known import MODELS
 from hybridgen.models.tiny import cache
 from hybridgen.models.tiny.kinds import KINDS
 
@@ -16,46 +17,6 @@ DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "checkpoint"
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
 TINY = "tiny:"
 """How the name of a tiny random checkpoint begins."""
-
-WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
-WAN_1_3B = TransformerFacts(layers=30, heads=12, head_dim=128, ffn=8960, text_dim=4096)
-WAN_ORIGIN = "configuration files of the checkpoint on the model hub"
-
-# The Wan authors' recommended negative prompt is long and in Chinese; like diffusers, none is assumed.
-MODELS = (
-    ModelFacts(
-        name="wan2.1-t2v-1.3b",
-        pipeline="WanPipeline",
-        source="Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
-        transformer=WAN_1_3B,
-        defaults=RequestDefaults(width=832, height=480, steps=50),
-        aliases=("wan2.1-1.3b",),
-        licence="Apache-2.0",
-        origin=WAN_ORIGIN,
-    ),
-    ModelFacts(
-        name="wan2.1-t2v-14b",
-        pipeline="WanPipeline",
-        source="Wan-AI/Wan2.1-T2V-14B-Diffusers",
-        transformer=WAN_14B,
-        defaults=RequestDefaults(steps=50),
-        aliases=("wan2.1", "wan2.1-14b"),
-        licence="Apache-2.0",
-        origin=WAN_ORIGIN,
-    ),
-    ModelFacts(
-        name="wan2.2-t2v-a14b",
-        pipeline="WanPipeline",
-        source="Wan-AI/Wan2.2-T2V-A14B-Diffusers",
-        transformer=WAN_14B,
-        experts=2,
-        boundary=0.875,
-        defaults=RequestDefaults(guidance=4.0, guidance_2=3.0),
-        aliases=("wan2.2", "wan2.2-a14b", "wan2.2-14b"),
-        licence="Apache-2.0",
-        origin=WAN_ORIGIN,
-    ),
-)
 
 DEMO_DEFAULTS = RequestDefaults(
     width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32", example="a red circle moves right"

@@ -26,11 +26,19 @@ class TransformerFacts:
     """Channels of the hidden state; 0 means heads x head_dim."""
     gated: bool = False
     """The feed-forward layer has a third matrix that gates (SwiGLU)."""
+    biases: bool = True
+    """Linear layers of the blocks have biases."""
+    adaln: int = 0
+    """Channels between the two layers that modulate each norm (AdaLN-LoRA); 0: a table for all tokens, or nothing."""
     cross_attention: bool = True
+    text_width: int = 0
+    """Channels of the text that blocks read; 0 means as many as the hidden state has."""
     text_stream: str = ""
     """How text takes part in self-attention: "" not at all, "joint" as tokens that run through every block in every
     step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
     Cosmos3)."""
+    vocabulary: int = 0
+    """Words of such a stream, which have an embedding and an output layer."""
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
 
@@ -40,6 +48,8 @@ class TransformerFacts:
     """Every token has a timestep of its own, and so a modulation (given frames are clean already)."""
     image_dim: int = 0
     """Channels of the image embedding that a second cross-attention reads; 0: there is none."""
+    image_positions: int = 0
+    """Learned positions of the image embedding, in tokens (where two pictures are told apart)."""
 
     given_params: int = 0
     """Parameters of the whole transformer, where they are not to be counted from the rest."""
@@ -74,27 +84,43 @@ class TransformerFacts:
 
     @property
     def block_params(self) -> int:
-        """Parameters of one block (diffusers' WanTransformerBlock is checked against it in tests).
+        """Parameters of one block (the blocks of diffusers' transformers are checked against it in tests).
 
-        With weights of its own the text has a second set of matrices.
+        With weights of its own the text has a second set of all.
         """
-        d, keys = self.hidden, self.key_heads * self.head_dim
-        text = 2 * d * keys if self.cross_attention else 0
-        biases = (4 * d + 2 * d) * (2 if self.cross_attention else 1) + self.ffn + d + 2 * d + 6 * d
-        second = self.matrix_params if self.text_stream == "own" else 0
-        return self.matrix_params + text + biases + second
+        d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
+        attentions = 2 if self.cross_attention else 1
+        norms = attentions * (2 * self.head_dim if self.head_norm else queries + keys)
+        if self.text_stream == "own":
+            return 2 * (self.matrix_params + norms + 2 * d)
+        biases = (attentions * (queries + 2 * keys + d) + self.ffn + d) if self.biases else 0
+        modulation = 3 * (self.adaln * d + self.adaln * 3 * d) if self.adaln else 6 * d + 2 * d
+        text = 2 * (self.text_width or d) * keys if self.cross_attention else 0
+        image = 2 * d * keys + 2 * keys + keys if self.image_dim else 0
+        return self.matrix_params + norms + biases + modulation + text + image
 
     @property
     def params(self) -> int:
         """Parameters of the whole transformer."""
         if self.given_params:
             return self.given_params
-        d = self.hidden
-        embed = self.patch_channels * d + d
-        time = self.freq_dim * d + d + d * d + d + 6 * d * d + 6 * d
-        text = self.text_dim * d + d + d * d + d
-        head = d * self.prediction_channels + self.prediction_channels + 2 * d
-        return embed + time + text + head + self.layers * self.block_params
+        return self.outer_params + self.layers * self.block_params
+
+    @property
+    def outer_params(self) -> int:
+        """Parameters outside of the blocks, as diffusers' three families have them."""
+        d, image = self.hidden, self.image_dim
+        embed, head = self.patch_channels * d, d * self.prediction_channels
+        if self.text_stream == "own":
+            time = (self.freq_dim + 1) * d + (d + 1) * d
+            return embed + d + head + self.prediction_channels + time + 2 * self.vocabulary * d + 2 * d
+        if self.adaln:
+            text = (self.text_dim + 1) * self.text_width if self.text_dim != self.text_width else 0
+            return embed + head + 4 * d * d + d + 3 * self.adaln * d + text
+        time = (self.freq_dim + 1) * d + (d + 1) * d + (d + 1) * 6 * d
+        text = (self.text_dim + 1) * d + (d + 1) * d
+        picture = (2 + image + 1 + self.image_positions) * image + (image + 1) * d + 2 * d if image else 0
+        return embed + d + head + self.prediction_channels + 2 * d + time + text + picture
 
 
 @dataclass(frozen=True)

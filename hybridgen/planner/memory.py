@@ -23,10 +23,11 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     """What this rank holds."""
     facts, degrees, e = plan.facts, plan.degrees, plan.itemsize
     transformer, layers = facts.transformer, len(plan.blocks(rank))
-    context = 2 * facts.text_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
+    context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
+        Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
         Term("weights", facts.experts * expert_params(plan, layers) * e, LOADED),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),
@@ -45,27 +46,35 @@ def expert_params(plan: Plan, layers: int) -> int:
 
 
 def activations(plan: Plan) -> int:
-    """The most that a block holds at once: diffusers' Wan block in eager execution, counted in tests.
+    """The most that a block holds at once: diffusers' blocks in eager execution, counted in tests.
 
     Attention: hidden state and its norm; q, k, v, the rotated q and k, attention's output, and rope's intermediates in
-    fp32. Feed-forward: hidden state, norm, and both sides of the activation. Norms: copies in fp32.
+    fp32. Feed-forward: hidden state, norm, and both sides of the activation; a mixture of transformers keeps what it
+    began with and attention's output as well. Norms: copies in fp32. Tokens with timesteps of their own have six
+    modulations each, also in fp32; low-rank ones have four, and three more while they are used.
     """
     transformer, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
     attention = 2 * transformer.hidden + (6 + 2 * FP32 // e) * transformer.heads * transformer.head_dim // tp
-    feed_forward = 3 * transformer.hidden + (3 if transformer.gated else 2) * transformer.ffn // tp
+    kept = 5 if transformer.text_stream == "own" else 3
+    feed_forward = kept * transformer.hidden + (3 if transformer.gated else 2) * transformer.ffn // tp
     norms = transformer.hidden * (1 + 3 * FP32 // e)
-    return plan.tokens.local_size * max(attention, feed_forward, norms) * e
+    time = transformer.hidden * (7 if transformer.adaln else 6 + 6 * FP32 // e) * transformer.token_time
+    return plan.tokens.local_size * (max(attention, feed_forward, norms) + time) * e
 
 
 def latents(plan: Plan) -> int:
-    """The whole noise, this rank's state with the scheduler's copies, predictions, and rope's tables."""
+    """The whole noise, this rank's state with the scheduler's copies, predictions, and rope's tables.
+
+    Of given frames also what the autoencoder made of them: whole, and this rank's part.
+    """
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
     noise = channels * frames * rows * columns * FP32
     state = SCHEDULER_STATES * local * transformer.prediction_channels * FP32
     predictions = (plan.own_branches + 1) * local * transformer.prediction_channels * plan.itemsize
     rope = 2 * plan.facts.experts * local * transformer.head_dim * FP32
-    return noise + state + predictions + rope
+    given = noise + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
+    return noise + state + predictions + rope + given * (plan.clip.encoded_frames > 0)
 
 
 def peak(plan: Plan, rank: int = 0) -> int:

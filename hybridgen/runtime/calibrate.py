@@ -140,14 +140,13 @@ def rates(block: Block, settings: Settings) -> dict[str, Figure]:
     whole = seconds(block.run, device)
     rest = max(whole - attention - matmul, 0.02 * whole)
     flops = compute.attention_flops(plan) + compute.cross_attention_flops(plan)
-    moved = compute.OTHER_PASSES * plan.tokens.tokens * plan.facts.transformer.hidden * plan.itemsize
     where = f"measured: a block of {settings.facts.name}, {plan.tokens.tokens} tokens, {settings.dtype}"
     least = Block(replace(plan, facts=replace(plan.facts, transformer=TINY, text_tokens=8)), settings.kernel, device)
     return {
         "attention": Figure(flops / attention, where),
         "matmul": Figure(compute.matmul_flops(plan) / matmul, where),
         "float32": Figure(1.0, f"the rates above are those of {settings.dtype}"),
-        "bandwidth": Figure(moved / rest, f"{where}, without its attention and matrix products"),
+        "bandwidth": Figure(compute.other_bytes(plan) / rest, f"{where}, without its attention and matrix products"),
         "launch": Figure(seconds(least.run_few, device, 20) / compute.KERNELS, "measured: a block of 32 channels"),
         "step": Figure(seconds(block.step, device), f"{where.split(':')[0]}: a step without blocks"),
     }
