@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +87,13 @@ class Plan:
     def latent_shape(self) -> tuple[int, int, int, int]:
         """(channels, frames, rows, columns)."""
         return self.facts.latent_shape(self.clip.width, self.clip.height, self.clip.frames)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the latents, or of a prediction, on one rank: all of them as they are, or those of its tokens."""
+        if self.degrees.sequence * self.tokens.patches == 1:
+            return math.prod(self.latent_shape)
+        return self.tokens.local_size * self.facts.transformer.prediction_channels
 
     @property
     def itemsize(self) -> int:

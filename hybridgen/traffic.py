@@ -19,6 +19,8 @@ PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
 
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
+TOKEN_ID = 8
+"""Bytes of one token's number."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,12 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
     messages = []
     if plan.world_size > 1:
         tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
-        text = tokens * plan.facts.transformer.text_dim * plan.itemsize
+        transformer = plan.facts.transformer
+        ids = transformer.text_stream == "own"  # the transformer embeds them itself
+        text = tokens * (TOKEN_ID if ids else transformer.text_dim * plan.itemsize)
         size = (plan.world_size - 1) * text if rank == 0 else 0
-        messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "setup"))
+        what = "token ids" if ids else "text embeddings"
+        messages.append(Message(SETUP, "world", "broadcast", what, size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
         size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0

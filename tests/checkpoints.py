@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -47,8 +49,10 @@ class Case:
     steps: int = 3
     guidance: float = 4.0
     guidance_2: float | None = None
-    changes: tuple[tuple[str, int], ...] = ()
+    changes: tuple[tuple[str, Any], ...] = ()
     """Other shapes of the transformer, as build() takes them."""
+    index: tuple[tuple[str, Any], ...] = ()
+    """What model_index.json says otherwise."""
 
     def __str__(self) -> str:
         pictures = ("", " from a picture", " between two pictures")[self.images]
@@ -56,7 +60,7 @@ class Case:
 
     @property
     def folder(self) -> Path:
-        return _built(self.kind, self.changes)
+        return _built(self.kind, self.changes, self.index)
 
     def pictures(self) -> list[Path]:
         """Files of the given pictures, of another size than the clip."""
@@ -80,9 +84,11 @@ class Case:
 
 
 @lru_cache
-def _built(kind: str, changes: tuple[tuple[str, int], ...]) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="hybridgen-test-"))
-    return build(kind, folder, **dict(changes))
+def _built(kind: str, changes: tuple[tuple[str, Any], ...], index: tuple[tuple[str, Any], ...]) -> Path:
+    folder = build(kind, Path(tempfile.mkdtemp(prefix="hybridgen-test-")), **dict(changes))
+    said = folder / "model_index.json"
+    said.write_text(json.dumps(json.loads(said.read_text()) | dict(index)))
+    return folder
 
 
 @lru_cache
@@ -100,8 +106,11 @@ def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
     if case.guidance_2 is not None:
         given["guidance_scale_2"] = case.guidance_2
     width, height = map(int, case.size.split("x"))
+    pipe = stock.load(case.folder, getattr(torch, dtype))
+    if "fps" in inspect.signature(pipe.__call__).parameters:
+        given["fps"] = case.plan().clip.fps
     return stock.run(
-        stock.load(case.folder, getattr(torch, dtype)),
+        pipe,
         PROMPT,
         SEED,
         negative_prompt=NEGATIVE,

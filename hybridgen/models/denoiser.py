@@ -41,6 +41,10 @@ Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Partial]
 Remember = Callable[[Tensor, Tensor, Sequence[int]], KeyValue]
 """What was just exchanged, k, v [B, n, H, D] of some cp blocks -> all that is known of those blocks."""
 
+Relay = Callable[[int, Callable[[], Tensor], Callable[[Tensor], Tensor]], None]
+"""Something beside the passes that runs through all blocks once: how many tokens it has, what makes its hidden state
+[1, n, D] for the first block, and what takes it through the blocks of this rank."""
+
 Normed = tuple[Any, Tensor]
 """A norm module and what it is to be applied to, [B, S, inner]."""
 
@@ -95,6 +99,7 @@ class Denoiser(ABC):
         self.remember: Remember = lambda k, v, blocks: (k, v)
         self.attend: Attend = self.attend_blocks
         self.attention: Attention = self.local_attention
+        self.relay: Relay = self.relay_alone
         self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
         self.guide: Callable[[list[Tensor], Tensor, Step], Tensor] = self.combine
         self.advance: Callable[[Tensor, list[Tensor], Step], Tensor] = self.guided_step
@@ -210,6 +215,10 @@ class Denoiser(ABC):
         for self.layer in self.layers:
             hidden = self.run_block(blocks[self.layer], hidden, condition)
         return hidden
+
+    def relay_alone(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
+        """All blocks are here."""
+        run(start())
 
     def keep_layers(self, layers: range) -> None:
         """Run these blocks only, and give up the others' memory."""

@@ -194,6 +194,10 @@ class ModelFacts:
     """Latents are padded to whole patches, so sizes need to be multiples of the autoencoder's stride only."""
     guided_below_1: bool = False
     """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
+    native_flow: bool = False
+    """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
+    guardrail: bool = False
+    """Its pipeline checks prompt and frames with a guardrail."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""

@@ -9,6 +9,7 @@ from hybridgen.models.facts import ModelFacts
 
 DENOISERS = {
     "WanPipeline": "wan:Wan",
+    "Cosmos3OmniPipeline": "cosmos3:Cosmos3",
 }
 """By diffusers' pipeline class: module and class in hybridgen.models."""
 

@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,65 @@ def wan_transformer(config: Config) -> TransformerFacts:
     )
 
 
+COSMOS3_UNUSED = (
+    "lm_head",
+    "norm",
+    *(f"{kind}_{part}" for kind in ("audio", "action") for part in ("proj_in", "proj_out", "modality_embed")),
+)
+"""Parts of Cosmos3OmniTransformer that frames do not need: what would write text, sound and actions."""
+
+
+def cosmos3_transformer(config: Config) -> TransformerFacts:
+    """Cosmos3OmniTransformer."""
+    patch, channels = config["latent_patch_size"], config["latent_channel"]
+    return TransformerFacts(
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        width=config["hidden_size"],
+        ffn=config["intermediate_size"],
+        gated=config.get("hidden_act", "silu") == "silu",
+        text_dim=config["hidden_size"],
+        in_channels=channels,
+        out_channels=channels,
+        patch=(1, patch, patch),
+        cross_attention=False,
+        text_stream="own",
+        head_norm=True,
+        max_positions=2**20,
+    )
+
+
+def cosmos3_model(index: Config) -> Config:
+    """What model_index.json of Cosmos3OmniPipeline says, as fields of ModelFacts.
+
+    A video's text is a chat of so many tokens with a short prompt; it differs from prompt to prompt.
+    """
+    return {
+        "image": "may",
+        "encodes": "first",
+        "pads": True,
+        "guided_below_1": True,
+        "text_tokens": 256,
+        "native_flow": bool(index.get("use_native_flow_schedule")),
+        "guardrail": bool(index.get("enable_safety_checker", True)),
+    }
+
+
 PIPELINES: dict[str, Callable[[Config], TransformerFacts]] = {
     "WanPipeline": wan_transformer,
+    "Cosmos3OmniPipeline": cosmos3_transformer,
 }
 """By diffusers' pipeline class, how the facts of its transformer are read."""
+MODELS: dict[str, Callable[[Config], Config]] = {
+    "Cosmos3OmniPipeline": cosmos3_model,
+}
+"""By diffusers' pipeline class, further fields of ModelFacts from model_index.json."""
+UNUSED: dict[str, tuple[str, ...]] = {
+    "Cosmos3OmniPipeline": COSMOS3_UNUSED,
+}
+"""By diffusers' pipeline class, what of its transformer is never run, nor counted."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +115,15 @@ class Folder:
         assert isinstance(content, dict)
         return content
 
-    def params(self, component: str) -> int:
-        """Parameters in the safetensors files of a component, from their headers."""
+    def params(self, component: str, without: tuple[str, ...] = ()) -> int:
+        """Parameters in the safetensors files of a component, from their headers; some modules may be left out."""
         total = 0
         for path in sorted((self.path / component).glob("*.safetensors")):
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 header = json.loads(file.read(length))
-            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+            left_out = {"__metadata__", *without}
+            total += sum(math.prod(e["shape"]) for name, e in header.items() if name.split(".")[0] not in left_out)
         return total
 
 
@@ -89,18 +145,22 @@ def from_folder(path: Path) -> ModelFacts:
             f"--model {path} steps with {scheduler}; this version knows {' and '.join(SCHEDULERS)}",
             "A scheduler must act on every number alone, since each rank steps its own part of the latents.",
         )
+    transformer = PIPELINES[pipeline](folder.json("transformer/config.json"))
+    if pipeline in UNUSED:
+        transformer = replace(transformer, given_params=folder.params("transformer", UNUSED[pipeline]))
     two_experts = index.get("transformer_2", [None])[0] is not None
     return ModelFacts(
         name=path.name,
         pipeline=pipeline,
         source=str(path),
-        transformer=PIPELINES[pipeline](folder.json("transformer/config.json")),
+        transformer=transformer,
         vae=vae_facts(folder.json("vae/config.json"), folder.params("vae")),
         experts=2 if two_experts else 1,
         boundary=index.get("boundary_ratio") if two_experts else None,
         text_params=folder.params("text_encoder"),
         defaults=RequestDefaults(width=832, height=480),
         origin=f"{path}",
+        **MODELS.get(pipeline, dict)(index),
     )
 
 

@@ -28,6 +28,15 @@ def unnormalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
     return latents / (1.0 / std) + mean
 
 
+def normalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
+    """The inverse of unnormalise, by the stock pipelines' arithmetic."""
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1).to(latents_BCTHW)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return (latents_BCTHW - mean) * (1.0 / std)
+
+
 @torch.no_grad()
 def decode_stream(vae: Any, latents_BCTHW: Tensor) -> Iterator[Tensor]:
     """Pixels [1, 3, t, h, w] in [-1, 1] of each latent frame; joined they equal vae.decode bit for bit.

@@ -33,12 +33,11 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     if plan.degrees.cfg == 1:
         return
     last = plan.layout.coordinates(rank)["pipefusion"] == plan.degrees.pipefusion - 1
-    shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
-    yield Message("cfg", "cfg", "all_gather", "prediction", shard if last else 0, plan.clip.steps)
+    size = plan.state_size * plan.itemsize if last else 0
+    yield Message("cfg", "cfg", "all_gather", "prediction", size, plan.clip.steps)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """The two gathered predictions."""
     if plan.degrees.cfg > 1:
-        shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
-        yield Term("cfg predictions", 2 * shard)
+        yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize)

@@ -107,6 +107,12 @@ class Pipeline:
         piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
         self.in_flight.append(self.back.send(piece.clone(), 0))
 
+    def relay(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
+        """What runs through all blocks once, [1, length, D]: from the stage before, through this one, to the next."""
+        hidden = run(start() if self.stage == 0 else self.receive(length))
+        if self.stage < self.last:
+            self.forward.send(hidden, self.stage + 1)()
+
     def fetch(self, x: Tensor, patch: int) -> None:
         """On the first stage: take what the last stage made of a patch in the step before."""
         if self.owed:
@@ -145,6 +151,6 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Keep this stage's blocks, and replace how a step is made."""
     model.keep_layers(plan.blocks(mesh.rank))
     pipeline = Pipeline(model, plan, mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion"))
-    model.predict, model.advance = pipeline.predict, pipeline.advance
+    model.predict, model.advance, model.relay = pipeline.predict, pipeline.advance, pipeline.relay
     if not plan.exact:
         model.remember = pipeline.buffers.remember
