@@ -25,7 +25,7 @@ RULES = {
     "ranks are laid over the others and do not count.",
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
-    "image-unused": "Text-to-video checkpoints have no input for a picture.",
+    "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
     "last-image-unused": "Only checkpoints trained on first and last frames know what to do with a last one.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
@@ -207,7 +207,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             "seed",
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
-    image, last_image = pictures_of(request, facts)
+    image, last_image = pictures_of(request, facts, frames)
     return Clip(
         width,
         height,
@@ -221,11 +221,15 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     )
 
 
-def pictures_of(request: Request, facts: ModelFacts) -> tuple[bool, bool]:
+def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None and not facts.image:
         message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
         raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
+    if request.image is not None and facts.image == "may" and frames == 1:
+        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
+        near = str(1 + facts.vae.stride_time)
+        raise RequestError("image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}])
     if request.last_image is not None and not facts.last_image:
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])

@@ -7,6 +7,7 @@ Padding counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -67,7 +68,7 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
-    """Traffic that belongs to no strategy: the text embeddings, and the gather of the final latents on rank 0."""
+    """Traffic that belongs to no strategy: text and latents of given frames from rank 0, final latents to it."""
     messages = []
     if plan.world_size > 1:
         tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
@@ -77,6 +78,11 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
         size = (plan.world_size - 1) * text if rank == 0 else 0
         what = "token ids" if ids else "text embeddings"
         messages.append(Message(SETUP, "world", "broadcast", what, size, 1, "setup"))
+        if plan.clip.encoded_frames:
+            frames = (plan.clip.encoded_frames - 1) // plan.facts.vae.stride_time + 1
+            given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
+            size = (plan.world_size - 1) * given if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
         size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0

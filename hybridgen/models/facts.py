@@ -196,8 +196,8 @@ class ModelFacts:
     """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
     native_flow: bool = False
     """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
-    guardrail: bool = False
-    """Its pipeline checks prompt and frames with a guardrail."""
+    guarded: bool = False
+    """Its licence asks for a guardrail: a checker of prompts and frames (models/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""

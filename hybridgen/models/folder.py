@@ -77,7 +77,7 @@ def cosmos3_model(index: Config) -> Config:
         "guided_below_1": True,
         "text_tokens": 256,
         "native_flow": bool(index.get("use_native_flow_schedule")),
-        "guardrail": bool(index.get("enable_safety_checker", True)),
+        "guarded": bool(index.get("enable_safety_checker", True)),
     }
 
 

@@ -25,10 +25,13 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     transformer, layers = facts.transformer, len(plan.blocks(rank))
     context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
+    # A stream of its own has as many matrices as the video's; they are given up when the text has been read.
+    read = layers * transformer.matrix_params // degrees.tp if transformer.text_stream == "own" else 0
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
         Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
-        Term("weights", facts.experts * expert_params(plan, layers) * e, LOADED),
+        Term("weights", facts.experts * (expert_params(plan, layers) - read) * e, LOADED),
+        Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),
         Term("latents", latents(plan)),
@@ -63,7 +66,7 @@ def activations(plan: Plan) -> int:
 
 
 def latents(plan: Plan) -> int:
-    """The whole noise, this rank's state with the scheduler's copies, predictions, and rope's tables.
+    """The whole noise, this rank's state with the scheduler's copies, predictions, rope's tables, a mask of padding.
 
     Of given frames also what the autoencoder made of them: whole, and this rank's part.
     """
@@ -72,9 +75,12 @@ def latents(plan: Plan) -> int:
     noise = channels * frames * rows * columns * FP32
     state = SCHEDULER_STATES * local * transformer.prediction_channels * FP32
     predictions = (plan.own_branches + 1) * local * transformer.prediction_channels * plan.itemsize
-    rope = 2 * plan.facts.experts * local * transformer.head_dim * FP32
+    # Positions of video that follow those of its text are every branch's own.
+    tables = plan.own_branches if transformer.text_stream == "own" else plan.facts.experts
+    rope = 2 * tables * local * transformer.head_dim * FP32
+    mask = local * transformer.prediction_channels * FP32 if plan.facts.pads else 0
     given = noise + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
-    return noise + state + predictions + rope + given * (plan.clip.encoded_frames > 0)
+    return noise + state + predictions + rope + mask + given * (plan.clip.encoded_frames > 0)
 
 
 def peak(plan: Plan, rank: int = 0) -> int:
