@@ -34,6 +34,7 @@ OTHERS = {
     "degree": WHOLE,
     "degree-format": READING,
     "device": "cuda needs a CUDA device that torch sees; cpu is always there.",
+    "diffusers-changed": "hybridgen takes diffusers' models apart by names that diffusers does not promise to keep.",
     "dtype": NAME,
     "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
     "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as omni
 from torch import Tensor, nn
 
 from hybridgen.kernels import Kernel
@@ -91,11 +93,15 @@ class Cosmos3(Denoiser):
         self._mask = self.denoised()
         for self.branch in self.branches:
             ids = inputs.text[self.branch]
-            self.relay(ids.shape[1], lambda ids=ids: self.expert.embed_tokens(ids), self.read_text)
+            self.relay(ids.shape[1], partial(self.embed_text, ids), self.read_text)
         self.read = True
         give_up(self.expert, (TEXT_EMBEDDING,))
         for block in self.blocks():
             give_up(block, TEXT_PARTS)
+
+    def embed_text(self, ids: Tensor) -> Tensor:
+        """Token ids [1, n] -> hidden state [1, n, D]."""
+        return self.expert.embed_tokens(ids)  # type: ignore[no-any-return]
 
     def read_text(self, hidden: Tensor) -> Tensor:
         """Hidden state of the text [1, n, D] through this rank's blocks, of which K and V are kept."""
@@ -141,12 +147,14 @@ class Cosmos3(Denoiser):
         hidden: Tensor = expert.proj_in(patchify(x, self.patch) if whole else x)
         # All noisy tokens have the same time. The stock pipeline embeds it for each, which rounds otherwise.
         rows = hidden.shape[1] - self.given_tokens if whole else 1
-        time = expert.time_proj(step.timestep.expand(rows) * expert.config.timestep_scale)
+        time: Tensor = expert.time_proj(step.timestep.expand(rows) * expert.config.timestep_scale)
         time = expert.time_embedder(time.to(next(expert.time_embedder.parameters()).dtype)).to(self.dtype)
         if whole:
-            return torch.cat([hidden[:, : self.given_tokens], hidden[:, self.given_tokens :] + time], 1)
-        noisy = 1 if self._mask is None else self.here(self._mask)[..., :1].to(self.dtype)  # first cells are no padding
-        return hidden + time * noisy
+            given, noisy = torch.tensor_split(hidden, [self.given_tokens], 1)
+            return torch.cat([given, noisy + time], 1)
+        if self._mask is not None:
+            time = time * self.here(self._mask)[..., :1].to(self.dtype)  # a token's first cell is no padding
+        return hidden + time
 
     def run_block(self, block: Any, hidden: Tensor, condition: Rope) -> Tensor:
         attn, normed = block.self_attn, block.input_layernorm_moe_gen(hidden)
@@ -198,10 +206,9 @@ class Cosmos3(Denoiser):
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
         """The stock pipeline encodes a clip of the picture alone and keeps the first latent frame, which is it."""
-        from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as stock
-
         clip = self.plan.clip
-        return stock._preprocess_conditioning_image(pictures[0], clip.height, clip.width).unsqueeze(2)
+        pixels: Tensor = omni._preprocess_conditioning_image(pictures[0], clip.height, clip.width)
+        return pixels.unsqueeze(2)
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
         return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
@@ -236,18 +243,14 @@ def cuts(gated: bool) -> Cuts:
 
 def text_positions(tokens: int, config: Any) -> Tensor:
     """[3, tokens]: one after the other, on all three axes."""
-    from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as stock
-
-    return stock.get_3d_mrope_ids_text_tokens(tokens, 0, config.enable_fps_modulation)[0]  # type: ignore[no-any-return]
+    return omni.get_3d_mrope_ids_text_tokens(tokens, 0, config.enable_fps_modulation)[0]  # type: ignore[no-any-return]
 
 
 def video_positions(text: int, plan: Plan, config: Any) -> Tensor:
     """[3, tokens] of the whole clip, after so many tokens of text."""
-    from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as stock
-
     _, frames, rows, columns = plan.latent_shape
     _, p_h, p_w = plan.facts.transformer.patch
-    return stock.get_3d_mrope_ids_vae_tokens(  # type: ignore[no-any-return]
+    return omni.get_3d_mrope_ids_vae_tokens(  # type: ignore[no-any-return]
         frames,
         math.ceil(rows / p_h),
         math.ceil(columns / p_w),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
+from hybridgen.models import seams
 from hybridgen.models.facts import ModelFacts
 from hybridgen.models.families import denoiser
 from hybridgen.plan import Plan
@@ -55,7 +56,10 @@ def local_folder(facts: ModelFacts) -> Path:
 
 
 def empty_experts(plan: Plan, folder: Path) -> list[Any]:
-    """The denoising transformers without weights, in the order of the noise they serve (high first)."""
+    """The denoising transformers without weights, in the order of the noise they serve (high first).
+
+    Raises RequestError (diffusers-changed).
+    """
     import diffusers
     from accelerate import init_empty_weights
 
@@ -64,6 +68,7 @@ def empty_experts(plan: Plan, folder: Path) -> list[Any]:
         config = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
         with init_empty_weights():  # buffers, such as rope tables, are made
             expert = getattr(diffusers, config["_class_name"]).from_config(config).eval()
+        seams.check(plan.facts.pipeline, expert)
         expert.set_attention_backend("native")  # whatever DIFFUSERS_ATTN_BACKEND says
         denoiser(plan.facts).prune(expert)
         experts.append(expert)
