@@ -90,7 +90,7 @@ def decoded(case: Case) -> Tensor:
 def test_the_published_composition_on_72_ranks() -> None:
     """TensorRT-LLM's for Cosmos3-Super on GB200 NVL72: 64 query heads, 8 K/V heads."""
     shape = (*TWO_LAYERS, ("heads", 64), ("kv_heads", 8), ("head_dim", 8))
-    case = Case("cosmos3", size="128x144", frames=5, steps=2, changes=shape)  # 40 tokens over 36 ranks
+    case = Case("cosmos3", size="224x144", frames=5, steps=2, changes=shape)  # 70 tokens over 36 ranks
     outcome = run_case(case, case.plan(Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)))
     assert outcome.error(stock_latents(case)) <= LIMIT
     assert outcome.sent == outcome.declared and len(outcome.sent) == 72

@@ -160,7 +160,7 @@ def from_folder(path: Path) -> ModelFacts:
         text_params=folder.params("text_encoder"),
         defaults=RequestDefaults(width=832, height=480),
         origin=f"{path}",
-        **MODELS.get(pipeline, dict)(index),
+        **(MODELS[pipeline](index) if pipeline in MODELS else {}),
     )
 
 

@@ -21,9 +21,10 @@ def violations(plan: Plan) -> Iterator[Violation]:
     if cfg not in (1, 2):
         yield not_legal("cfg-degree", "cfg", cfg, "is not possible: a guided step has 2 branches", [1, 2])
     elif cfg == 2 and plan.branches == 1:
+        limit = "any but 1" if plan.facts.guided_below_1 else "above 1"
         yield Violation(
             "cfg-guidance",
-            f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: above 1); nearest: --cfg 1",
+            f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: {limit}); nearest: --cfg 1",
             ({"cfg": "1"},),
         )
 
