@@ -12,6 +12,7 @@ LIMIT = 1e-5
 
 CASES = [
     Case("wan2.1-t2v", steps=2),
+    Case("cosmos3", images=1, size="80x48", steps=2),
 ]
 
 

@@ -59,6 +59,13 @@ def test_bfloat16_is_the_stock_pipeline_bit_for_bit() -> None:
     assert torch.equal(run_case(TEXT, TEXT.plan(dtype="bfloat16")).latents, stock_latents(TEXT, "bfloat16"))
 
 
+@pytest.mark.parametrize("degrees", [Degrees(attn2d=(1, 2)), Degrees(pipefusion=2, tp=2)], ids=str)
+def test_bfloat16_is_no_less_exact_than_one_process(degrees: Degrees) -> None:
+    exact = stock_latents(TEXT)
+    alone = ((stock_latents(TEXT, "bfloat16") - exact).norm() / exact.norm()).item()
+    assert run_case(TEXT, TEXT.plan(degrees, dtype="bfloat16")).error(exact) <= 1.5 * alone
+
+
 LISTED = dict.fromkeys([*matrix.PARTS.values(), Degrees(ulysses=4), Degrees(ring=3), *matrix.LEGAL])
 ONCE = [d for d in LISTED if not registry.violations(HARD.plan(d))]  # all but tp 4: there are two K/V heads
 MORE = [
