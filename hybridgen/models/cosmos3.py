@@ -21,10 +21,16 @@ from torch import Tensor, nn
 from hybridgen.kernels import Kernel
 from hybridgen.models import wan_vae
 from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
-from hybridgen.models.folder import COSMOS3_UNUSED
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, patchify, unpatchify
+
+UNUSED = (
+    "lm_head",
+    "norm",
+    *(f"{kind}_{part}" for kind in ("audio", "action") for part in ("proj_in", "proj_out", "modality_embed")),
+)
+"""Parts of a transformer that frames do not need: what would write text, sound and actions."""
 
 Rope = tuple[Tensor, Tensor]
 """cos and sin, [1, n, 1, head_dim] each, in the transformer's dtype."""
@@ -67,7 +73,7 @@ class Cosmos3(Denoiser):
 
     @classmethod
     def prune(cls, expert: Any) -> None:
-        give_up(expert, COSMOS3_UNUSED)
+        give_up(expert, UNUSED)
 
     def keep_layers(self, layers: range) -> None:
         super().keep_layers(layers)

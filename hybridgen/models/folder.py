@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,6 @@ def wan_transformer(config: Config) -> TransformerFacts:
     )
 
 
-COSMOS3_UNUSED = (
-    "lm_head",
-    "norm",
-    *(f"{kind}_{part}" for kind in ("audio", "action") for part in ("proj_in", "proj_out", "modality_embed")),
-)
-"""Parts of Cosmos3OmniTransformer that frames do not need: what would write text, sound and actions."""
-
-
 def cosmos3_transformer(config: Config) -> TransformerFacts:
     """Cosmos3OmniTransformer."""
     patch, channels = config["latent_patch_size"], config["latent_channel"]
@@ -55,6 +47,8 @@ def cosmos3_transformer(config: Config) -> TransformerFacts:
         ffn=config["intermediate_size"],
         gated=config.get("hidden_act", "silu") == "silu",
         text_dim=config["hidden_size"],
+        vocabulary=config["vocab_size"],
+        biases=config["attention_bias"],
         in_channels=channels,
         out_channels=channels,
         patch=(1, patch, patch),
@@ -75,7 +69,7 @@ def cosmos3_model(index: Config) -> Config:
         "encodes": "first",
         "pads": True,
         "guided_below_1": True,
-        "text_tokens": 256,
+        "text_tokens": 300,
         "native_flow": bool(index.get("use_native_flow_schedule")),
         "guarded": bool(index.get("enable_safety_checker", True)),
     }
@@ -90,10 +84,6 @@ MODELS: dict[str, Callable[[Config], Config]] = {
     "Cosmos3OmniPipeline": cosmos3_model,
 }
 """By diffusers' pipeline class, further fields of ModelFacts from model_index.json."""
-UNUSED: dict[str, tuple[str, ...]] = {
-    "Cosmos3OmniPipeline": COSMOS3_UNUSED,
-}
-"""By diffusers' pipeline class, what of its transformer is never run, nor counted."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +105,14 @@ class Folder:
         assert isinstance(content, dict)
         return content
 
-    def params(self, component: str, without: tuple[str, ...] = ()) -> int:
-        """Parameters in the safetensors files of a component, from their headers; some modules may be left out."""
+    def params(self, component: str) -> int:
+        """Parameters in the safetensors files of a component, from their headers."""
         total = 0
         for path in sorted((self.path / component).glob("*.safetensors")):
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 header = json.loads(file.read(length))
-            left_out = {"__metadata__", *without}
-            total += sum(math.prod(e["shape"]) for name, e in header.items() if name.split(".")[0] not in left_out)
+            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
         return total
 
 
@@ -145,15 +134,12 @@ def from_folder(path: Path) -> ModelFacts:
             f"--model {path} steps with {scheduler}; this version knows {' and '.join(SCHEDULERS)}",
             "A scheduler must act on every number alone, since each rank steps its own part of the latents.",
         )
-    transformer = PIPELINES[pipeline](folder.json("transformer/config.json"))
-    if pipeline in UNUSED:
-        transformer = replace(transformer, given_params=folder.params("transformer", UNUSED[pipeline]))
     two_experts = index.get("transformer_2", [None])[0] is not None
     return ModelFacts(
         name=path.name,
         pipeline=pipeline,
         source=str(path),
-        transformer=transformer,
+        transformer=PIPELINES[pipeline](folder.json("transformer/config.json")),
         vae=vae_facts(folder.json("vae/config.json"), folder.params("vae")),
         experts=2 if two_experts else 1,
         boundary=index.get("boundary_ratio") if two_experts else None,

@@ -2,7 +2,8 @@
 
 What is held when follows runtime/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
 loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
-peaks no higher than what it leaves. Video that is given is encoded then, before denoising ("condition").
+peaks no higher than what it leaves. Before denoising ("condition") given video is encoded, and a text with weights of
+its own is read, which are given up then.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     transformer, layers = facts.transformer, len(plan.blocks(rank))
     context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
-    # A stream of its own has as many matrices as the video's; they are given up when the text has been read.
-    read = layers * transformer.matrix_params // degrees.tp if transformer.text_stream == "own" else 0
+    read, unread = text_weights(plan, rank)
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
         Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
-        Term("weights", facts.experts * (expert_params(plan, layers) - read) * e, LOADED),
+        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED),
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),
@@ -46,6 +46,20 @@ def expert_params(plan: Plan, layers: int) -> int:
     transformer = plan.facts.transformer
     block = min(transformer.block_params, transformer.params // transformer.layers)  # params may be given
     return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
+
+
+def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
+    """Numbers of one transformer's second set of weights, for a text with a stream of its own, on a rank: those that
+    are given up when the text has been read, and those that are never read from the checkpoint.
+
+    The latter are the layer that would write text, and the words' embedding but on the first stage.
+    """
+    transformer, blocks = plan.facts.transformer, plan.blocks(rank)
+    if transformer.text_stream != "own":
+        return 0, 0
+    words, stream = transformer.vocabulary * transformer.hidden, len(blocks) * transformer.block_params // 2
+    first = blocks.start == 0
+    return stream // plan.degrees.tp + words * first, words * (2 - first) + transformer.hidden
 
 
 def activations(plan: Plan) -> int:
