@@ -107,21 +107,24 @@ def test_the_published_composition_on_72_ranks() -> None:
 # PipeFusion with stale K/V
 
 
-def loaded(case: Case, **fields: Any) -> Cosmos3:
-    """The whole model in this process, its text not read yet."""
+def empty(case: Case, **fields: Any) -> Cosmos3:
+    """The whole model in this process, without weights."""
     plan = case.plan(**fields)
     kernel = select("sdpa", "cpu", plan.dtype, plan.facts.transformer.head_dim, False)
     one = Shard(replace(plan.tokens, shards=1), 0)
-    model = Cosmos3(plan, empty_experts(plan, case.folder), load_scheduler(case.folder), kernel, one)
-    fill(model.experts, plan, case.folder, torch.device("cpu"))
-    return model
+    return Cosmos3(plan, empty_experts(plan, case.folder), load_scheduler(case.folder), kernel, one)
+
+
+def read(model: Cosmos3, case: Case, **wanted: Any) -> None:
+    fill(model.experts, model.plan, case.folder, torch.device("cpu"), **wanted)
 
 
 @lru_cache
 @torch.no_grad()
 def simulated(case: Case, patches: int) -> Tensor:
     """The final latents of PipeFusion in one process, after one step of warm-up."""
-    model = loaded(case, degrees=Degrees(pipefusion=2), patches=patches)
+    model = empty(case, degrees=Degrees(pipefusion=2), patches=patches)
+    read(model, case)
     model.remember = Buffers(model, patches).remember
     model.set_inputs(checkpoints._inputs(case, "float32"))
     x = model.to_state(model.initial_latents(torch.Generator().manual_seed(SEED)))
@@ -172,20 +175,21 @@ def test_sound_and_actions_are_not_read() -> None:
 
 
 @torch.no_grad()
-def test_weights_that_read_the_text_are_given_up() -> None:
-    model = loaded(TEXT)
-    (expert,), size = model.experts, dict[str, int]()
+def test_weights_that_read_the_text_are_given_up_before_the_others_come() -> None:
+    model = empty(TEXT)
+    size = {term.name: term.size for term in terms(model.plan)}
 
     def held() -> int:
-        return sum(p.numel() * p.element_size() for p in expert.parameters())
+        return sum(p.numel() * p.element_size() for p in model.expert.parameters() if not p.is_meta)
 
-    before = held()
+    read(model, TEXT, wanted=model.needed_for_inputs)
+    assert held() == size["weights that read text"]
     model.set_inputs(checkpoints._inputs(TEXT, "float32"))
-    for term in terms(model.plan):
-        size[term.name] = term.size
-    assert size["weights"] + size["weights that read text"] == before and size["weights"] == held()
-    read = model.plan.own_branches * sum(x.numel() * x.element_size() for x in model.text[0, 0]) * 2
-    assert size["text K/V"] >= read  # for fewer tokens than planned
+    assert held() == 0
+    read(model, TEXT)
+    assert held() == size["weights"]
+    kept = sum(x.numel() * x.element_size() for pair in model.text.values() for x in pair)
+    assert 0 < kept <= size["text K/V"]  # planned for more tokens
     with pytest.raises(AssertionError, match="new request"):
         model.set_inputs(model.inputs)
 

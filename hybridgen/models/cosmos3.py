@@ -1,7 +1,8 @@
 """Cosmos 3 taken apart: a mixture of transformers of which text and video have weights of their own.
 
 The text reads itself only, neither the video nor the time, so it runs through the blocks once a request; its K and V
-are kept, and the weights that made them are given up. What is left, and split over ranks, is the video's stream.
+are kept, and the weights that made them are given up before the others are read. What is left, and split over ranks,
+is the video's stream.
 """
 
 from __future__ import annotations
@@ -92,6 +93,11 @@ class Cosmos3(Denoiser):
         return -(-rows // p_h) * -(-columns // p_w) if self.plan.clip.image else 0
 
     # The text, once
+
+    def needed_for_inputs(self, key: str) -> bool:
+        """So that the two streams' weights are never here together."""
+        _, _, of_block = key.removeprefix(f"{self.stack}.").partition(".")
+        return key.startswith(TEXT_EMBEDDING) or any(of_block.startswith(f"{part}.") for part in TEXT_PARTS)
 
     def set_inputs(self, inputs: Inputs) -> None:
         assert not self.read, "the weights that read text are gone: a new request needs a new model"

@@ -172,6 +172,10 @@ class Denoiser(ABC):
     def own_attention(self) -> None:
         """Let every block call `self.attention`, where the stock modules would not."""
 
+    def needed_for_inputs(self, key: str) -> bool:
+        """Whether set_inputs() needs this parameter of a transformer; others are read when it is done."""
+        return True
+
     def set_inputs(self, inputs: Inputs) -> None:
         """Take a request's inputs, and forget what was computed of others."""
         self.inputs = inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -83,10 +84,13 @@ def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parame
     return part
 
 
-def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> None:
+def fill(
+    experts: list[Any], plan: Plan, folder: Path, device: torch.device, wanted: Callable[[str], bool] = lambda key: True
+) -> None:
     """Read the weights that are left in the transformers, and of cut ones only the slice, straight to the device.
 
-    Numbers get the dtypes that from_pretrained gives them: the plan's, but fp32 where the class keeps that.
+    Those whose names are not wanted wait for another call. Numbers get the dtypes that from_pretrained gives them: the
+    plan's, but fp32 where the class keeps that.
     """
     from accelerate.utils import set_module_tensor_to_device
 
@@ -94,12 +98,16 @@ def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> 
     for name, expert in zip(EXPERTS, experts, strict=False):
         with _Weights(folder / name) as weights:
             for key, parameter in list(expert.named_parameters()):
+                if not parameter.is_meta or not wanted(key):
+                    continue
                 kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules or ())
                 # A copy: what is read on a CPU is the mapped file itself, which step by step would come off the disk.
                 value = weights.read(key, getattr(parameter, "slice", None))
                 value = value.to(device, torch.float32 if kept else dtype, copy=True)
                 set_module_tensor_to_device(expert, key, device, value=value, dtype=value.dtype)
-        expert.requires_grad_(False).to(device)
+        expert.requires_grad_(False)
+        if not any(parameter.is_meta for parameter in expert.parameters()):
+            expert.to(device)  # buffers
 
 
 class _Weights:

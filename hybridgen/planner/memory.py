@@ -3,7 +3,7 @@
 What is held when follows runtime/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
 loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
 peaks no higher than what it leaves. Before denoising ("condition") given video is encoded, and a text with weights of
-its own is read, which are given up then.
+its own is read; they are given up before the others are loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
         Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
-        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED),
+        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),

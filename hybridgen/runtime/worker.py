@@ -45,9 +45,12 @@ def ready(rank: Rank) -> Denoiser:
     condition = encode_frames(rank, model)
     if inputs is not None:
         inputs.condition = condition
+    model.set_inputs(share(rank, inputs))
+    with rank.stage("load"):
+        fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
+    if rank.first:
         rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
         rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
-    model.set_inputs(share(rank, inputs))
     return model
 
 
@@ -63,14 +66,17 @@ def encode(rank: Rank) -> Inputs:
 
 
 def load(rank: Rank) -> Denoiser:
-    """What this rank runs: its part of the transformers, strategies applied, and the VAE where it decodes."""
+    """What this rank runs: its part of the transformers, strategies applied, and the VAE where it decodes.
+
+    Of the weights those that take the inputs.
+    """
     job, plan = rank.job, rank.job.plan
     folder = local_folder(plan.facts)
     shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
     kind = denoiser(plan.facts)
     model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
     apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
-    fill(model.experts, plan, folder, rank.device)
+    fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
     if rank.mesh.vae() is not None:
         model.vae = load_vae(folder, rank.device)
     return model
