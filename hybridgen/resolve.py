@@ -26,7 +26,7 @@ RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
     "image-unused": "Text-to-video checkpoints have no input for a picture.",
-    "last-image-unused": "Only checkpoints trained on first and last frames know what to do with a last one.",
+    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
 }
@@ -207,7 +207,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             "seed",
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
-    image, last_image = pictures_of(request, facts)
+    image, last_image = pictures_of(request, facts, frames)
     return Clip(
         width,
         height,
@@ -221,15 +221,27 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     )
 
 
-def pictures_of(request: Request, facts: ModelFacts) -> tuple[bool, bool]:
+def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None and not facts.image:
         message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
+        message += _models_that_take("image")
         raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
     if request.last_image is not None and not facts.last_image:
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
+        message += _models_that_take("last_image")
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    return facts.image == "must" or request.image is not None, request.last_image is not None
+    if request.last_image is not None and frames == 1:
+        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    image, last_image = facts.image == "must", facts.last_image == "must"
+    return image or request.image is not None, last_image or request.last_image is not None
+
+
+def _models_that_take(what: str) -> str:
+    """The end of a message: the models known by name that take a picture ("image"), or a last one ("last_image")."""
+    names = [model.name for model in catalogue.MODELS if getattr(model, what)]
+    return f"; nearest: --model {', '.join(names)}" if names else ""
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:

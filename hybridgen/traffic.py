@@ -7,6 +7,7 @@ Padding counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -65,13 +66,23 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
-    """Traffic that belongs to no strategy: the text embeddings, and the gather of the final latents on rank 0."""
+    """Traffic that belongs to no strategy: text and pictures from rank 0, and the final latents to it."""
     messages = []
     if plan.world_size > 1:
         tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
         text = tokens * plan.facts.transformer.text_dim * plan.itemsize
         size = (plan.world_size - 1) * text if rank == 0 else 0
         messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "setup"))
+        if plan.clip.encoded_frames:
+            frames = (plan.clip.encoded_frames - 1) // plan.facts.vae.stride_time + 1
+            given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
+            size = (plan.world_size - 1) * given if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
+        if plan.facts.transformer.image_dim:
+            tokens = (plan.clip.image + plan.clip.last_image) * plan.facts.image_tokens
+            embedding = tokens * plan.facts.transformer.image_dim * plan.itemsize
+            size = (plan.world_size - 1) * embedding if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "picture embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
         size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0

@@ -30,7 +30,8 @@ def violations(plan: Plan) -> Iterator[Violation]:
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer each, and
-    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention)."""
+    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention; once per
+    expert also those of k of the text of each branch, and of the embedded pictures)."""
     tp = plan.degrees.tp
     if tp == 1:
         return
@@ -50,6 +51,9 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
         yield reduce("sums of q", local * FP32, count)
         for tokens in plan.own_texts(rank):
             yield reduce("sums of text k", tokens * FP32, layers * experts)
+        if facts.image_dim:
+            tokens = (plan.clip.image + plan.clip.last_image) * plan.facts.image_tokens
+            yield reduce("sums of image k", tokens * FP32, layers * experts)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
