@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
-from hybridgen.models import catalogue
+from hybridgen.models import catalogue, known
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
 from hybridgen.recipe import Parallel, Recipe, Request, Runtime
@@ -240,7 +240,7 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
 
 def _models_that_take(what: str) -> str:
     """The end of a message: the models known by name that take a picture ("image"), or a last one ("last_image")."""
-    names = [model.name for model in catalogue.MODELS if getattr(model, what)]
+    names = [model.name for model in known.MODELS if getattr(model, what)]
     return f"; nearest: --model {', '.join(names)}" if names else ""
 
 

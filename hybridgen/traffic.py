@@ -78,9 +78,8 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
             given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
             size = (plan.world_size - 1) * given if rank == 0 else 0
             messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
-        if plan.facts.transformer.image_dim:
-            tokens = (plan.clip.image + plan.clip.last_image) * plan.facts.image_tokens
-            embedding = tokens * plan.facts.transformer.image_dim * plan.itemsize
+        if plan.picture_tokens:
+            embedding = plan.picture_tokens * plan.facts.transformer.image_dim * plan.itemsize
             size = (plan.world_size - 1) * embedding if rank == 0 else 0
             messages.append(Message(SETUP, "world", "broadcast", "picture embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:

@@ -32,6 +32,7 @@ def wan_transformer(config: Config) -> TransformerFacts:
         freq_dim=config["freq_dim"],
         max_positions=config["rope_max_seq_len"],
         image_dim=config.get("image_dim") or 0,
+        image_positions=config.get("pos_embed_seq_len") or 0,
     )
 
 

@@ -27,7 +27,7 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
-        Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
+        Term("image encoder", facts.image_params * FP32 if rank == 0 and plan.clip.image else 0, ("setup",)),
         Term("weights", facts.experts * expert_params(plan, layers) * e, LOADED),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("activations", activations(plan)),

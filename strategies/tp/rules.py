@@ -51,9 +51,8 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
         yield reduce("sums of q", local * FP32, count)
         for tokens in plan.own_texts(rank):
             yield reduce("sums of text k", tokens * FP32, layers * experts)
-        if facts.image_dim:
-            tokens = (plan.clip.image + plan.clip.last_image) * plan.facts.image_tokens
-            yield reduce("sums of image k", tokens * FP32, layers * experts)
+        if plan.picture_tokens:
+            yield reduce("sums of picture k", plan.picture_tokens * FP32, layers * experts)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
