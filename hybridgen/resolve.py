@@ -225,11 +225,11 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None and not facts.image:
         message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
-        message += _models_that_take("image")
+        message += _models_that_take("image", facts)
         raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
     if request.last_image is not None and not facts.last_image:
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
-        message += _models_that_take("last_image")
+        message += _models_that_take("last_image", facts)
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
     if request.last_image is not None and frames == 1:
         message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
@@ -238,9 +238,11 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
     return image or request.image is not None, last_image or request.last_image is not None
 
 
-def _models_that_take(what: str) -> str:
-    """The end of a message: the models known by name that take a picture ("image"), or a last one ("last_image")."""
-    names = [model.name for model in known.MODELS if getattr(model, what)]
+def _models_that_take(what: str, facts: ModelFacts) -> str:
+    """The end of a message: known models of the same family that take a picture ("image"), or a last one
+    ("last_image"). diffusers' pipeline classes of a family begin alike."""
+    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
+    names = [model.name for model in family if getattr(model, what)]
     return f"; nearest: --model {', '.join(names)}" if names else ""
 
 

@@ -92,7 +92,8 @@ def refusal(kind: str, **request: Any) -> RequestError:
 
 def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
     given = str(png(tmp_path / "a.png", "RGB"))
-    assert refusal("wan2.1-t2v", image=given).rule == "image-unused"
+    unused = refusal("wan2.1-t2v", image=given)
+    assert unused.rule == "image-unused" and "wan2.2-i2v-a14b" in str(unused) and "cosmos" not in str(unused)
     assert refusal("wan2.1-i2v").rule == "image-missing"
     assert refusal("wan2.1-i2v", image=given, last_image=given).rule == "last-image-unused"
     assert refusal("wan2.1-flf2v", last_image=given).rule == "image-missing"
