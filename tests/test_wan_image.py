@@ -1,4 +1,4 @@
-"""Wan from pictures and the 5B: as the stock pipelines, on any number of ranks, and faults are seen."""
+"""Wan from pictures and the 5B on any number of ranks, with stale patches, and with faults (see test_classes, too)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ EXPERTS = Case("wan2.2-i2v", 1, frames=9, guidance_2=3.0)  # the third step is t
 EXPERTS_BETWEEN = Case("wan2.2-i2v", 2, frames=9, guidance_2=3.0)
 TEXT = Case("wan2.2-ti2v", size="128x128", frames=9, steps=2, changes=TWO_LAYERS)  # 48 tokens, 16 of them given below
 PICTURE = replace(TEXT, images=1)
-ALL = [EMBEDDED, BETWEEN, EXPERTS, EXPERTS_BETWEEN, TEXT, PICTURE]
 
 ALONE = [degrees for degrees in matrix.PARTS.values() if degrees.world > 1]
-TOGETHER = [(EMBEDDED, degrees) for degrees in ALONE + matrix.LEGAL] + [(PICTURE, degrees) for degrees in matrix.LEGAL]
+TOGETHER = [(EMBEDDED, degrees) for degrees in ALONE + matrix.LEGAL]
+TOGETHER += [(PICTURE, degrees) for degrees in matrix.LEGAL if degrees.attn2d[1] == 1]  # 2x1 stands for 1x2
 UNEVEN = [  # 30 tokens
     (replace(BETWEEN, size="48x80", frames=5), Degrees(attn2d=(2, 2))),
     (replace(BETWEEN, size="48x80", frames=5), Degrees(cfg=2, tp=2, ulysses=4)),
@@ -48,12 +48,7 @@ MORE = Degrees(pipefusion=2, tp=2, ulysses=2)
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_one_rank_is_the_stock_pipeline_bit_for_bit(case: Case) -> None:
-    assert torch.equal(run_case(case, case.plan()).latents, stock_latents(case))
-
-
-@pytest.mark.parametrize("case", [BETWEEN, EXPERTS, TEXT, PICTURE], ids=str)
+@pytest.mark.parametrize("case", [BETWEEN, EXPERTS, PICTURE], ids=str)
 def test_one_rank_is_the_stock_pipeline_in_half_precision(case: Case) -> None:
     found = run_case(case, case.plan(dtype="bfloat16")).latents
     assert torch.equal(found, stock_latents(case, "bfloat16"))
