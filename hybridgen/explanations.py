@@ -14,10 +14,8 @@ NAME = "The name is not one that hybridgen knows; the message lists the nearest 
 KERNEL = "An attention kernel runs on some devices, dtypes and head sizes only. `auto` chooses one that fits; where "
 KERNEL += "partial results are merged (ring, attention2d) it must also return its log-sum-exp, or the merge is wrong."
 FILES = "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost."
-CHECKPOINT = (
-    "hybridgen runs Wan text-to-video checkpoints in diffusers layout, whose scheduler acts on every number alone, "
-)
-CHECKPOINT += "since each rank steps its own part of the latents."
+CHECKPOINT = "hybridgen runs Wan checkpoints, for text and for pictures, in diffusers layout, whose scheduler acts on "
+CHECKPOINT += "every number alone, since each rank steps its own part of the latents."
 IMPORT = "Only what is understood is taken over from another engine's file, so that the recipe does what the file did."
 WHOLE = "This is a count or an amount, and a value below the limit would make nothing."
 

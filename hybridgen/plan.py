@@ -113,8 +113,13 @@ class Plan:
     @property
     def context_tokens(self) -> int:
         """Tokens that cross-attention reads: the text's, and those of the pictures where they are embedded."""
+        return self.facts.text_tokens + self.picture_tokens
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens of the embedded pictures, where there is an attention to them."""
         pictures = (self.clip.image + self.clip.last_image) * bool(self.facts.transformer.image_dim)
-        return self.facts.text_tokens + pictures * self.facts.image_tokens
+        return pictures * self.facts.image_tokens
 
     def own_texts(self, rank: int) -> tuple[int, ...]:
         """Text tokens of the branches that a rank runs."""

@@ -18,7 +18,8 @@ from hybridgen.recipe import Recipe, Request, flag_of, options
 
 RULES = {
     "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
-    "image-missing": "An image-to-video checkpoint was trained to continue a picture and knows no clip without one.",
+    "image-missing": "An image-to-video checkpoint was trained to continue a picture and knows no clip without one; "
+    "some need the last picture, too.",
 }
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
@@ -35,12 +36,11 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         if text.encode("utf-8", "ignore").decode() != text:
             raise RequestError("prompt", "the prompt is not valid UTF-8")
     image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
-    if image is None and plan.clip.image:
-        raise RequestError(
-            "image-missing",
-            f"--image is missing: {plan.facts.name} makes clips from a picture",
-            RULES["image-missing"],
-        )
+    for flag, given, needed in (("image", image, plan.clip.image), ("last-image", last_image, plan.clip.last_image)):
+        if needed and given is None:
+            what = "between two pictures" if plan.facts.last_image == "must" else "from a picture"
+            message = f"--{flag} is missing: {plan.facts.name} makes clips {what}"
+            raise RequestError("image-missing", message, RULES["image-missing"])
     if launcher.speaks():  # the other ranks of a joined job take rank 0's files
         check_outputs(outputs, video)
     device = device_of(recipe.runtime.device)
@@ -76,8 +76,8 @@ def picture_of(request: Request, name: str) -> Path | None:
     flag, path = name.replace("_", "-"), Path(given).expanduser().absolute()
     try:
         with Image.open(path) as picture:
-            picture.verify()
-    except OSError as error:
+            picture.load()  # all of it: a file may be cut off
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow's formats raise
         reason = "there is no such file" if not path.exists() else f"it is no picture that can be read ({error})"
         raise RequestError("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
     return path

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
-from hybridgen.models import catalogue
+from hybridgen.models import catalogue, known
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
 from hybridgen.recipe import Parallel, Recipe, Request, Runtime
@@ -26,7 +26,7 @@ RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
     "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
-    "last-image-unused": "Only checkpoints trained on first and last frames know what to do with a last one.",
+    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
 }
@@ -225,6 +225,7 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None and not facts.image:
         message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
+        message += _models_that_take("image", facts)
         raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
     if request.image is not None and facts.image == "may" and frames == 1:
         message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
@@ -232,8 +233,21 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
         raise RequestError("image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}])
     if request.last_image is not None and not facts.last_image:
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
+        message += _models_that_take("last_image", facts)
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    return facts.image == "must" or request.image is not None, request.last_image is not None
+    if request.last_image is not None and frames == 1:
+        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    image, last_image = facts.image == "must", facts.last_image == "must"
+    return image or request.image is not None, last_image or request.last_image is not None
+
+
+def _models_that_take(what: str, facts: ModelFacts) -> str:
+    """The end of a message: known models of the same family that take a picture ("image"), or a last one
+    ("last_image"). diffusers' pipeline classes of a family begin alike."""
+    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
+    names = [model.name for model in family if getattr(model, what)]
+    return f"; nearest: --model {', '.join(names)}" if names else ""
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:

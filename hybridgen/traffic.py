@@ -68,7 +68,7 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
-    """Traffic that belongs to no strategy: text and latents of given frames from rank 0, final latents to it."""
+    """Traffic that belongs to no strategy: text and pictures from rank 0, and the final latents to it."""
     messages = []
     if plan.world_size > 1:
         tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
@@ -83,6 +83,10 @@ def shared_messages(plan: Plan, rank: int) -> list[Message]:
             given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
             size = (plan.world_size - 1) * given if rank == 0 else 0
             messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
+        if plan.picture_tokens:
+            embedding = plan.picture_tokens * plan.facts.transformer.image_dim * plan.itemsize
+            size = (plan.world_size - 1) * embedding if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "picture embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
         size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0

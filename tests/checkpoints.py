@@ -103,12 +103,16 @@ def _picture(seed: int) -> Path:
 @lru_cache
 def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
     """What diffusers' pipeline makes of the request, [1, C, T, H, W]."""
+    return run_stock(case, stock.load(case.folder, getattr(torch, dtype), pictures=case.images > 0))
+
+
+def run_stock(case: Case, pipe: Any) -> Tensor:
+    """The same of a pipeline that is loaded already."""
     pictures = [stock.opened(path) for path in case.pictures()]
     given: dict[str, Any] = dict(zip(("image", "last_image"), pictures, strict=False))
     if case.guidance_2 is not None:
         given["guidance_scale_2"] = case.guidance_2
     width, height = map(int, case.size.split("x"))
-    pipe = stock.load(case.folder, getattr(torch, dtype))
     if "fps" in inspect.signature(pipe.__call__).parameters:
         given["fps"] = case.plan().clip.fps
     return stock.run(

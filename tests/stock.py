@@ -14,6 +14,7 @@ import diffusers
 import torch
 import torch.nn.functional as F
 from diffusers.models.transformers import transformer_cosmos
+from diffusers.utils import load_image
 from PIL import Image
 from torch import Tensor
 
@@ -53,12 +54,17 @@ def padding_masks() -> Iterator[None]:
         del transformer_cosmos.transforms
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """The pipeline that the folder names; Cosmos without its guardrail."""
+def load(folder: Path, dtype: torch.dtype = torch.float32, pictures: bool = False) -> Any:
+    """The pipeline that the folder names; Cosmos without its guardrail, autoencoder and image encoder in fp32.
+
+    `pictures`: to run from pictures, for which Wan's 5B has a pipeline that the folder does not name.
+    """
     index = json.loads((folder / "model_index.json").read_text())
-    kind = getattr(diffusers, index["_class_name"])
+    name = index["_class_name"]
+    kind = getattr(diffusers, "WanImageToVideoPipeline" if pictures and name == "WanPipeline" else name)
     checked = "safety_checker" in inspect.signature(kind).parameters and index.get("enable_safety_checker", True)
-    pipe = kind.from_pretrained(folder, dtype=dtype, **({"safety_checker": NoSafetyChecker()} if checked else {}))
+    dtypes = {"default": dtype, "vae": torch.float32, "image_encoder": torch.float32}
+    pipe = kind.from_pretrained(folder, dtype=dtypes, **({"safety_checker": NoSafetyChecker()} if checked else {}))
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -85,4 +91,5 @@ def picture(seed: int, width: int = 64, height: int = 64) -> Image.Image:
 
 def opened(path: Path) -> Image.Image:
     """A picture from its file."""
-    return Image.open(path).convert("RGB")
+    image: Image.Image = load_image(str(path))
+    return image

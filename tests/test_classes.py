@@ -13,6 +13,12 @@ LIMIT = 1e-5
 CASES = [
     Case("wan2.1-t2v", steps=2),
     Case("cosmos3", images=1, size="80x48", steps=2),
+    Case("wan2.1-i2v", 1, frames=9, steps=2),
+    Case("wan2.1-flf2v", 2, frames=9, steps=2),
+    Case("wan2.2-i2v", 1, frames=9, guidance_2=3.0),  # the third step is the second expert's
+    Case("wan2.2-i2v", 2, frames=9, guidance_2=3.0),
+    Case("wan2.2-ti2v", frames=9, steps=2),
+    Case("wan2.2-ti2v", 1, frames=9, steps=2),
 ]
 
 

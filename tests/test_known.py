@@ -164,7 +164,7 @@ def test_what_a_picture_needs_is_held_where_one_is_given() -> None:
         return {term.name: term.size for term in memory.terms(Plan(facts, clip_of(Request(**given), facts)))}
 
     none, first = held("wan2.1-14b"), held("wan2.1-i2v")
-    assert first["image encoder"] == 2 * 630_766_080 and "image encoder" not in none
+    assert first["image encoder"] == 4 * 630_766_080 and "image encoder" not in none
     assert first["text K/V"] / none["text K/V"] == (512 + 257) / 512
     assert held("wan2.1-flf2v", last_image="b.png")["text K/V"] / none["text K/V"] == (512 + 2 * 257) / 512
     whole, more = 4 * 16 * 21 * 90 * 160, 4 * 20 * 4 * 75600  # latents; 20 more channels of each token's 4 cells

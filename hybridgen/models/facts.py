@@ -182,8 +182,8 @@ class ModelFacts:
     text_params: int = 5_680_000_000
     image: Literal["", "may", "must"] = ""
     """Whether a clip starts from a picture: never, if one is given, or always."""
-    last_image: bool = False
-    """Whether a last picture may be given, too."""
+    last_image: Literal["", "may", "must"] = ""
+    """Whether it ends with a given picture, too."""
     encodes: Literal["", "first", "all"] = ""
     """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
     image_tokens: int = 0

@@ -10,12 +10,16 @@ from hybridgen.models.facts import ModelFacts
 DENOISERS = {
     "WanPipeline": "wan:Wan",
     "Cosmos3OmniPipeline": "cosmos3:Cosmos3",
+    "WanImageToVideoPipeline": "wan_image:WanImage",
 }
 """By diffusers' pipeline class: module and class in hybridgen.models."""
+TOKEN_TIME = dict.fromkeys(("WanPipeline", "WanImageToVideoPipeline"), "wan_image:WanTokenTime")
+"""The same where every token has a timestep of its own, and a class of its own takes care of that."""
 
 
 def denoiser(facts: ModelFacts) -> type[Denoiser]:
     """The class of a model. Imports torch and diffusers."""
-    module, _, name = DENOISERS[facts.pipeline].partition(":")
+    special = TOKEN_TIME.get(facts.pipeline) if facts.transformer.token_time else None
+    module, _, name = (special or DENOISERS[facts.pipeline]).partition(":")
     found: type[Denoiser] = getattr(import_module(f"hybridgen.models.{module}"), name)
     return found

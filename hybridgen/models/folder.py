@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def wan_transformer(config: Config) -> TransformerFacts:
         freq_dim=config["freq_dim"],
         max_positions=config["rope_max_seq_len"],
         image_dim=config.get("image_dim") or 0,
+        image_positions=config.get("pos_embed_seq_len") or 0,
     )
 
 
@@ -78,12 +79,9 @@ def cosmos3_model(index: Config) -> Config:
 PIPELINES: dict[str, Callable[[Config], TransformerFacts]] = {
     "WanPipeline": wan_transformer,
     "Cosmos3OmniPipeline": cosmos3_transformer,
+    "WanImageToVideoPipeline": wan_transformer,
 }
 """By diffusers' pipeline class, how the facts of its transformer are read."""
-MODELS: dict[str, Callable[[Config], Config]] = {
-    "Cosmos3OmniPipeline": cosmos3_model,
-}
-"""By diffusers' pipeline class, further fields of ModelFacts from model_index.json."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,10 @@ def from_folder(path: Path) -> ModelFacts:
     folder = Folder(path)
     index = folder.json("model_index.json")
     pipeline = str(index.get("_class_name"))
-    if pipeline not in PIPELINES or index.get("expand_timesteps"):
-        kind = f"{pipeline} with expand_timesteps" if index.get("expand_timesteps") else pipeline
+    if pipeline not in PIPELINES:
         raise RequestError(
             "unsupported-pipeline",
-            f"--model {path} holds a {kind}; this version runs {', '.join(PIPELINES)} checkpoints",
+            f"--model {path} holds a {pipeline}; this version runs {', '.join(PIPELINES)} checkpoints",
         )
     scheduler = index["scheduler"][1]
     if scheduler not in SCHEDULERS:
@@ -134,20 +131,45 @@ def from_folder(path: Path) -> ModelFacts:
             f"--model {path} steps with {scheduler}; this version knows {' and '.join(SCHEDULERS)}",
             "A scheduler must act on every number alone, since each rank steps its own part of the latents.",
         )
+    transformer = PIPELINES[pipeline](folder.json("transformer/config.json"))
+    if index.get("expand_timesteps"):
+        transformer = replace(transformer, token_time=True)
     two_experts = index.get("transformer_2", [None])[0] is not None
     return ModelFacts(
         name=path.name,
         pipeline=pipeline,
         source=str(path),
-        transformer=PIPELINES[pipeline](folder.json("transformer/config.json")),
+        transformer=transformer,
         vae=vae_facts(folder.json("vae/config.json"), folder.params("vae")),
         experts=2 if two_experts else 1,
         boundary=index.get("boundary_ratio") if two_experts else None,
         text_params=folder.params("text_encoder"),
         defaults=RequestDefaults(width=832, height=480),
         origin=f"{path}",
-        **(MODELS[pipeline](index) if pipeline in MODELS else {}),
+        **(cosmos3_model(index) if pipeline == "Cosmos3OmniPipeline" else wan_pictures(folder, index)),
     )
+
+
+def wan_pictures(folder: Folder, index: Config) -> Config:
+    """What a Wan checkpoint does with pictures, as fields of ModelFacts.
+
+    With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with a picture or without. Otherwise the transformer
+    may read an embedding of the picture: of the first and the last where it has positions for both, else of one.
+    """
+    if index.get("expand_timesteps"):
+        return {"image": "may", "encodes": "first"}
+    if index["_class_name"] != "WanImageToVideoPipeline":
+        return {}
+    config = folder.json("transformer/config.json")
+    found: Config = {"image": "must", "encodes": "all"}
+    if not config.get("image_dim"):
+        return found | {"last_image": "may"}
+    vision = folder.json("image_encoder/config.json")
+    return found | {
+        "last_image": "must" if config.get("pos_embed_seq_len") else "",
+        "image_tokens": (vision["image_size"] // vision["patch_size"]) ** 2 + 1,
+        "image_params": folder.params("image_encoder"),
+    }
 
 
 def vae_facts(config: Config, params: int) -> VaeFacts:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import Cuts, Denoiser, Step
+from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, unpatchify
@@ -23,9 +23,9 @@ class Condition:
     """What the blocks and the head need beside the tokens, for one step and branch."""
 
     time: Tensor
-    """[1, D]"""
+    """[1, 1, D], or [1, n, D] where every token has a timestep of its own"""
     modulation: Tensor
-    """[1, 6, D]"""
+    """[1, 6, D], or [1, n, 6, D]"""
     text: Tensor
     """[1, text tokens, D]"""
     rope: tuple[Tensor, Tensor]
@@ -59,8 +59,8 @@ class TextAttention:
 
     def __init__(self, model: Wan) -> None:
         self.model = model
-        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
-        """By id of the text embedding, which the model keeps alive."""
+        self.kept: dict[int, KeyValue] = {}
+        """By id of the embedding that they are made of, which the model keeps alive."""
 
     def __call__(
         self,
@@ -70,16 +70,23 @@ class TextAttention:
         attention_mask: Tensor | None = None,
         rotary_emb: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        if id(encoder_hidden_states) not in self.kept:
-            (k,) = self.model.norm((attn.norm_k, attn.to_k(encoder_hidden_states)))
-            k = torch.unflatten(k, 2, (attn.heads, -1))
-            v = attn.to_v(encoder_hidden_states).unflatten(2, (attn.heads, -1))
-            self.kept[id(encoder_hidden_states)] = k.transpose(1, 2), v.transpose(1, 2)
-        k, v = self.kept[id(encoder_hidden_states)]
+        text = self.key_value(encoder_hidden_states, attn.heads, attn.to_k, attn.norm_k, attn.to_v)
         (q,) = self.model.norm((attn.norm_q, attn.to_q(hidden_states)))
-        q = torch.unflatten(q, 2, (attn.heads, -1))
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v).transpose(1, 2)
+        q = torch.unflatten(q, 2, (attn.heads, -1)).transpose(1, 2)
+        out = self.attend(attn, q, text).transpose(1, 2)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))  # type: ignore[no-any-return]
+
+    def key_value(self, x: Tensor, heads: int, to_k: Any, norm_k: Any, to_v: Any) -> KeyValue:
+        """K and V [1, H, tokens, head_dim] of an embedding [1, tokens, D], made when they are first asked for."""
+        if id(x) not in self.kept:
+            (k,) = self.model.norm((norm_k, to_k(x)))
+            k, v = (torch.unflatten(part, 2, (heads, -1)).transpose(1, 2) for part in (k, to_v(x)))
+            self.kept[id(x)] = k, v
+        return self.kept[id(x)]
+
+    def attend(self, attn: Any, q: Tensor, text: KeyValue) -> Tensor:
+        """q [1, H, n, head_dim] -> what it sees, of the same shape."""
+        return F.scaled_dot_product_attention(q, *text)
 
 
 def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -103,14 +110,19 @@ class Wan(Denoiser):
         super().__init__(plan, experts, scheduler, kernel, shard)
         self._text: dict[tuple[int, int], Tensor] = {}
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
-        for block in self.blocks():
-            block.attn2.set_processor(TextAttention(self))
+        for index, expert in enumerate(experts):
+            for block in expert.blocks:
+                block.attn2.set_processor(self.cross_attention(index))
         if kernel.name != "sdpa" or not shard.whole:  # the stock processors mask and remember nothing
             self.own_attention()
 
     @classmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> WanEncoder:
         return WanEncoder(plan, folder, device)
+
+    def cross_attention(self, expert: int) -> TextAttention:
+        """The attention processor for one block's cross-attention."""
+        return TextAttention(self)
 
     def own_attention(self) -> None:
         for block in self.blocks():
@@ -141,18 +153,28 @@ class Wan(Denoiser):
             cos, sin = expert.rope(torch.empty(1, *self.plan.latent_shape, device="meta"))
             whole = self.shard.whole
             self._rope[step.expert] = (cos, sin) if whole else (self.shard.take(cos), self.shard.take(sin))
-        time = embedder.timesteps_proj(step.timestep.expand(1))
-        time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).type_as(embeds)
-        modulation = embedder.time_proj(embedder.act_fn(time)).unflatten(1, (6, -1))
+        time, modulation = self.time(step)
         cos, sin = self._rope[step.expert]
         return Condition(time, modulation, self._text[key], (self.here(cos), self.here(sin)))
+
+    def time(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Condition.time and Condition.modulation of the tokens that run now."""
+        time, modulation = self.embed_time(step.timestep.expand(1), step)
+        return time.unsqueeze(0), modulation
+
+    def embed_time(self, timesteps: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Timesteps [n] -> their embeddings [n, D] and modulations [n, 6, D]."""
+        embedder = self.experts[step.expert].condition_embedder
+        time = embedder.timesteps_proj(timesteps)
+        time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).to(self.dtype)
+        return time, embedder.time_proj(embedder.act_fn(time)).unflatten(-1, (6, -1))
 
     def run_block(self, block: Any, hidden: Tensor, condition: Condition) -> Tensor:
         return block(hidden, condition.text, condition.modulation, condition.rope)  # type: ignore[no-any-return]
 
     def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
         expert = self.experts[step.expert]
-        shift, scale = (expert.scale_shift_table + condition.time.unsqueeze(1)).chunk(2, dim=1)
+        shift, scale = (expert.scale_shift_table + condition.time.unsqueeze(2)).unbind(2)
         hidden = (expert.norm_out(hidden.float()) * (1 + scale) + shift).type_as(hidden)
         tokens: Tensor = expert.proj_out(hidden)
         return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.shard.whole else tokens
@@ -161,12 +183,15 @@ class Wan(Denoiser):
 class WanEncoder(Encoder):
     """UMT5 with its tokenizer."""
 
+    pipeline: ClassVar[str] = "WanPipeline"
+
     def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
-        from diffusers import WanPipeline
+        import diffusers
 
         super().__init__(plan, device)
         rest = dict.fromkeys(("transformer", "transformer_2", "vae"))
-        self.pipe = WanPipeline.from_pretrained(folder, dtype=self.dtype, **rest).to(device)
+        dtypes = {"default": self.dtype, "image_encoder": torch.float32}  # as its authors recommend
+        self.pipe = getattr(diffusers, self.pipeline).from_pretrained(folder, dtype=dtypes, **rest).to(device)
 
     def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
         plan = self.plan

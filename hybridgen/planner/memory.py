@@ -29,7 +29,7 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     read, unread = text_weights(plan, rank)
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
-        Term("image encoder", facts.image_params * e if rank == 0 and plan.clip.image else 0, ("setup",)),
+        Term("image encoder", facts.image_params * FP32 if rank == 0 and plan.clip.image else 0, ("setup",)),
         Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),

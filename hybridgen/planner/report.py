@@ -109,9 +109,10 @@ def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
 
 
 def input_flags(plan: Plan, request: Request) -> list[str]:
-    """Words, and a picture where the model needs one that is not given yet, as flags of run."""
-    picture = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
-    return [*picture, "-p", request.prompt or plan.facts.defaults.example]
+    """Words, and pictures where the model needs some that are not given yet, as flags of run."""
+    first = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
+    last = ["--last-image", "last.png"] if plan.clip.last_image and request.last_image is None else []
+    return [*first, *last, "-p", request.prompt or plan.facts.defaults.example]
 
 
 def run_flags(plan: Plan) -> list[str]:

@@ -30,9 +30,10 @@ def violations(plan: Plan) -> Iterator[Violation]:
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer each, and
-    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention).
+    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention; once per
+    expert also those of k of the text of each branch, and of the embedded pictures).
 
-    A text with a stream of its own has them once, but not in the last layer, of which it needs K and V alone.
+    A text with a stream of its own has the first once, but not in the last layer, of which it needs K and V alone.
     """
     tp = plan.degrees.tp
     if tp == 1:
@@ -56,6 +57,8 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
         yield reduce("sums of q", local * FP32, count)
         for tokens in plan.own_texts(rank):
             yield reduce("sums of text k", tokens * FP32, layers * experts)
+        if plan.picture_tokens:
+            yield reduce("sums of picture k", plan.picture_tokens * FP32, layers * experts)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
