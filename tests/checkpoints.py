@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from hybridgen.degrees import Degrees
@@ -18,11 +21,13 @@ from hybridgen.models.folder import from_folder
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
 from hybridgen.plan import Clip, Plan
+from hybridgen.prepare import video_of
 from hybridgen.recipe import Request
 from hybridgen.resolve import clip_of
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import quiet_libraries, set_up
 from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.video import VideoWriter, read_frames
 from hybridgen.runtime.worker import ready
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
@@ -31,6 +36,8 @@ from tests.ranks import run_ranks
 from tests.tiny import Outcome
 
 SEED = 7
+LAYERS = (("layers", 2),)
+"""Changes of a checkpoint that make it quicker."""
 PROMPT, NEGATIVE = "a red ball rolls over the table, slowly", "blurry"  # of different lengths
 
 
@@ -42,6 +49,8 @@ class Case:
     """A key of KINDS."""
     images: int = 0
     """Given pictures: none, the first, or the first and the last."""
+    video: int = 0
+    """Frames of a given video."""
     size: str = "64x64"
     frames: int = 17
     steps: int = 3
@@ -52,6 +61,7 @@ class Case:
 
     def __str__(self) -> str:
         pictures = ("", " from a picture", " between two pictures")[self.images]
+        pictures += f" on from {self.video} frames" if self.video else ""
         return f"{self.kind}{pictures}, {self.size}, {self.frames} frames"
 
     @property
@@ -62,13 +72,18 @@ class Case:
         """Files of the given pictures, of another size than the clip."""
         return [_picture(seed) for seed in range(self.images)]
 
+    def given_video(self) -> Path | None:
+        """File of the given video, of another size than the clip."""
+        return _video(self.video) if self.video else None
+
     def plan(self, degrees: Degrees = Degrees(), dtype: str = "float32", **fields: Any) -> Plan:
         """Exact unless the fields say otherwise."""
-        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults)
+        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults, guarded=False)
         given = [str(path) for path in self.pictures()] + [None, None]
         request = Request(
             image=given[0],
             last_image=given[1],
+            video=None if self.video == 0 else str(self.given_video()),
             size=self.size,
             frames=self.frames,
             steps=self.steps,
@@ -76,7 +91,8 @@ class Case:
             guidance_2=self.guidance_2,
         )
         clip: Clip = clip_of(request, facts)
-        return replace(Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps), **fields)
+        _, plan = video_of(request, Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps))
+        return replace(plan, **fields)
 
 
 @lru_cache
@@ -93,14 +109,27 @@ def _picture(seed: int) -> Path:
 
 
 @lru_cache
+def _video(frames: int) -> Path:
+    """A picture that moves to the right."""
+    path = Path(tempfile.mkdtemp(prefix="hybridgen-test-")) / f"video-{frames}.mp4"
+    still = np.array(stock.picture(2, 96, 80))
+    writer = VideoWriter(path, path.with_suffix(".part"), (96, 80), 8, {})
+    writer.add(np.stack([np.roll(still, 5 * index, 1) for index in range(frames)]))
+    writer.close()
+    return path
+
+
+@lru_cache
 def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
     """What diffusers' pipeline makes of the request, [1, C, T, H, W]."""
     pictures = [stock.opened(path) for path in case.pictures()]
     given: dict[str, Any] = dict(zip(("image", "last_image"), pictures, strict=False))
     if case.guidance_2 is not None:
         given["guidance_scale_2"] = case.guidance_2
+    if case.video:
+        given["video"] = [Image.fromarray(frame) for frame in read_frames(_video(case.video))]
     width, height = map(int, case.size.split("x"))
-    return stock.run(
+    latents = stock.run(
         stock.load(case.folder, getattr(torch, dtype)),
         PROMPT,
         SEED,
@@ -110,14 +139,17 @@ def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
         num_frames=case.frames,
         num_inference_steps=case.steps,
         guidance_scale=case.guidance,
+        fps=KINDS[case.kind].defaults.fps,
         **given,
     )
+    return latents if latents.dim() == 5 else latents.unsqueeze(2)  # of a picture
 
 
 def job_of(case: Case, plan: Plan, attention: str = "auto") -> Job:
     kernel = select(attention, "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
-    given = [*case.pictures(), None, None]
-    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, Path("unused"), given[0], given[1], quiet=True)
+    image, last = [*case.pictures(), None, None][:2]
+    nowhere, video = Path("unused"), case.given_video()
+    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, nowhere, image, last, video, quiet=True)
 
 
 def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
@@ -125,6 +157,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
     job = job_of(case, plan, attention)
 
     def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], tuple[int, ...]]:
+        gc.freeze()  # what this process was forked with is none of its garbage
         quiet_libraries()
         rank = set_up(context, job)
         model = ready(rank)

@@ -12,6 +12,9 @@ LIMIT = 1e-5
 
 CASES = [
     Case("wan2.1-t2v", steps=2),
+    Case("cosmos2-t2i", frames=1, steps=2),
+    Case("cosmos2-v2w", images=1, frames=5, steps=2),
+    Case("cosmos2.5", frames=9, steps=2),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from hybridgen.models.denoiser import Denoiser
@@ -9,6 +10,9 @@ from hybridgen.models.facts import ModelFacts
 
 DENOISERS = {
     "WanPipeline": "wan:Wan",
+    "Cosmos2TextToImagePipeline": "cosmos_predict:TextToImage",
+    "Cosmos2VideoToWorldPipeline": "cosmos_predict:VideoToWorld",
+    "Cosmos2_5_PredictBasePipeline": "cosmos_predict:Predict25",
 }
 """By diffusers' pipeline class: module and class in hybridgen.models."""
 
@@ -17,4 +21,12 @@ def denoiser(facts: ModelFacts) -> type[Denoiser]:
     """The class of a model. Imports torch and diffusers."""
     module, _, name = DENOISERS[facts.pipeline].partition(":")
     found: type[Denoiser] = getattr(import_module(f"hybridgen.models.{module}"), name)
+    return found
+
+
+def negative_prompt_of(facts: ModelFacts) -> str:
+    """The negative prompt that diffusers' pipeline takes where none is given. Imports torch and diffusers."""
+    import diffusers
+
+    found: str = sys.modules[getattr(diffusers, facts.pipeline).__module__].DEFAULT_NEGATIVE_PROMPT
     return found

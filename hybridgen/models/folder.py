@@ -6,11 +6,13 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hybridgen.errors import RequestError
+from hybridgen.models import cosmos_facts
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 
 SCHEDULERS = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
@@ -37,6 +39,7 @@ def wan_transformer(config: Config) -> TransformerFacts:
 
 PIPELINES: dict[str, Callable[[Config], TransformerFacts]] = {
     "WanPipeline": wan_transformer,
+    **{name: partial(cosmos_facts.transformer, pipeline=name) for name in cosmos_facts.TRAITS},
 }
 """By diffusers' pipeline class, how the facts of its transformer are read."""
 
@@ -76,6 +79,9 @@ def from_folder(path: Path) -> ModelFacts:
     folder = Folder(path)
     index = folder.json("model_index.json")
     pipeline = str(index.get("_class_name"))
+    if pipeline in cosmos_facts.NOT_RUN:
+        reason = cosmos_facts.NOT_RUN[pipeline]
+        raise RequestError("unsupported-pipeline", f"--model {path} holds a {pipeline}, which cannot be run: {reason}")
     if pipeline not in PIPELINES or index.get("expand_timesteps"):
         kind = f"{pipeline} with expand_timesteps" if index.get("expand_timesteps") else pipeline
         raise RequestError(
@@ -90,17 +96,22 @@ def from_folder(path: Path) -> ModelFacts:
             "A scheduler must act on every number alone, since each rank steps its own part of the latents.",
         )
     two_experts = index.get("transformer_2", [None])[0] is not None
+    transformer = PIPELINES[pipeline](folder.json("transformer/config.json"))
+    if pipeline in cosmos_facts.TRAITS:
+        transformer = replace(transformer, given_params=folder.params("transformer"))
+    traits: Config = {"defaults": RequestDefaults(width=832, height=480), **cosmos_facts.TRAITS.get(pipeline, {})}
     return ModelFacts(
         name=path.name,
         pipeline=pipeline,
         source=str(path),
-        transformer=PIPELINES[pipeline](folder.json("transformer/config.json")),
+        transformer=transformer,
         vae=vae_facts(folder.json("vae/config.json"), folder.params("vae")),
         experts=2 if two_experts else 1,
         boundary=index.get("boundary_ratio") if two_experts else None,
         text_params=folder.params("text_encoder"),
-        defaults=RequestDefaults(width=832, height=480),
+        guarded=cosmos_facts.guarded(pipeline, index),
         origin=f"{path}",
+        **traits,
     )
 
 
