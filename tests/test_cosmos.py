@@ -131,7 +131,7 @@ def test_the_facts_are_those_of_the_checkpoint() -> None:
     for kind, channels, text in (("cosmos2-t2i", 17, 32), ("cosmos2-v2w", 18, 32), ("cosmos2.5", 18, 32)):
         found, config = facts[kind].transformer, json.loads((Path(facts[kind].source) / CONFIG).read_text())
         model = CosmosTransformer3DModel.from_config(config)
-        assert found.params == replace(found, given_params=0).params == sum(p.numel() for p in model.parameters())
+        assert found.params == sum(p.numel() for p in model.parameters())
         assert (found.in_channels, found.text_dim, found.ffn, found.max_positions) == (channels, text, 256, 128)
         assert found.head_norm and found.token_time == (kind != "cosmos2-t2i")
     video, flow = facts["cosmos2-v2w"], facts["cosmos2.5"]
