@@ -44,7 +44,10 @@ class Engine(str, Enum):
 @with_recipe_flags()
 def run(
     out: Annotated[
-        Optional[Path], typer.Option("--out", "-o", help="Video file.", metavar="FILE.mp4", rich_help_panel=OUTPUT)
+        Optional[Path],
+        typer.Option(
+            "--out", "-o", help="Video file; of one frame a .png, too.", metavar="FILE.mp4", rich_help_panel=OUTPUT
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace files that exist.", rich_help_panel=OUTPUT)] = False,
     latents: Annotated[

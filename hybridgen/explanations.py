@@ -6,6 +6,7 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 from __future__ import annotations
 
 from hybridgen import prepare, resolve
+from hybridgen.models import guardrail
 from hybridgen.planner import refusals
 from hybridgen.strategies import registry
 
@@ -14,8 +15,10 @@ NAME = "The name is not one that hybridgen knows; the message lists the nearest 
 KERNEL = "An attention kernel runs on some devices, dtypes and head sizes only. `auto` chooses one that fits; where "
 KERNEL += "partial results are merged (ring, attention2d) it must also return its log-sum-exp, or the merge is wrong."
 FILES = "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost."
-CHECKPOINT = "hybridgen runs Wan checkpoints, for text and for pictures, in diffusers layout, whose scheduler acts on "
-CHECKPOINT += "every number alone, since each rank steps its own part of the latents."
+CHECKPOINT = (
+    "hybridgen runs checkpoints of Wan and Cosmos in diffusers layout, whose scheduler acts on every number alone, "
+)
+CHECKPOINT += "since each rank steps its own part of the latents."
 IMPORT = "Only what is understood is taken over from another engine's file, so that the recipe does what the file did."
 WHOLE = "This is a count or an amount, and a value below the limit would make nothing."
 
@@ -44,6 +47,7 @@ OTHERS = {
     "fps": WHOLE,
     "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees.",
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
+    guardrail.RULE: guardrail.WHY,
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
@@ -60,7 +64,8 @@ OTHERS = {
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
     "output-exists": FILES,
     "output-folder": FILES,
-    "output-format": FILES,
+    "output-format": FILES + " A clip of one frame is a picture, .png, or a video of one frame where .mp4 is said.",
+    "output-twice": FILES,
     "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",

@@ -32,6 +32,8 @@ class Clip:
     """It starts from a given picture."""
     last_image: bool = False
     """It ends with one."""
+    video: bool = False
+    """It continues a given video."""
     encoded_frames: int = 0
     """Frames of given video that the autoencoder encodes before denoising: 0, none, or 4 n + 1."""
 

@@ -47,6 +47,7 @@ class Request:
     negative_prompt: Optional[str] = option("What the clip should not show.", metavar="TEXT")
     image: Optional[str] = option("Picture that the clip starts from, or shows.", metavar="FILE")
     last_image: Optional[str] = option("Picture that it ends with.", metavar="FILE")
+    video: Optional[str] = option("Video that the clip continues.", metavar="FILE")
     size: Optional[str] = option("Width x height in pixels.", metavar="WxH")
     frames: Optional[int] = option("Number of frames; Wan makes 4k + 1.", metavar="N")
     steps: Optional[int] = option("Denoising steps.", metavar="N")

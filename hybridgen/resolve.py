@@ -27,6 +27,10 @@ RULES = {
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
     "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
     "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
+    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
+    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
+    "video-frames": "The frames that are taken over from a video are part of the clip.",
+    "one-frame": "Text-to-image checkpoints were trained on single frames.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
 }
@@ -194,6 +198,9 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             RULES["frames"],
             [{"frames": str(low + stride)}],
         )
+    if facts.one_frame and frames != 1:
+        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
+        raise RequestError("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
     _check_positions(facts, width, height, frames)
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:
@@ -208,6 +215,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
     image, last_image = pictures_of(request, facts, frames)
+    video = continues_video(request, facts, frames)
     return Clip(
         width,
         height,
@@ -215,9 +223,10 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
         steps,
         *guidance_of(request, facts),
         fps=request.fps or defaults.fps,
-        image=image,
+        image=image and not video,
         last_image=last_image,
-        encoded_frames=facts.encoded_frames(frames, image),
+        video=video,
+        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
     )
 
 
@@ -248,6 +257,26 @@ def _models_that_take(what: str, facts: ModelFacts) -> str:
     family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
     names = [model.name for model in family if getattr(model, what)]
     return f"; nearest: --model {', '.join(names)}" if names else ""
+
+
+def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
+    """Whether the clip continues a given video; the file is not read.
+
+    Raises RequestError: video-unused, video-and-image, video-frames.
+    """
+    if request.video is None:
+        return False
+    if not facts.video:
+        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
+        raise RequestError("video-unused", message, RULES["video-unused"], [{"video": None}])
+    if request.image is not None:
+        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
+        raise RequestError("video-and-image", message, RULES["video-and-image"], [{"image": None}])
+    if frames < facts.video_frames:
+        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
+        message += f"--video {request.video}; nearest: {facts.video_frames}"
+        raise RequestError("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
+    return True
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:

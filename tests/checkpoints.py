@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import gc
 import json
 import tempfile
 from dataclasses import dataclass, replace
@@ -10,7 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from hybridgen.degrees import Degrees
@@ -22,12 +24,14 @@ from hybridgen.models.inputs import Inputs
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
 from hybridgen.plan import Clip, Plan
+from hybridgen.prepare import video_of
 from hybridgen.recipe import Request
 from hybridgen.resolve import clip_of
 from hybridgen.runtime import worker
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import quiet_libraries, set_up
 from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.video import VideoWriter, read_frames
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
 from tests import stock
@@ -35,6 +39,8 @@ from tests.ranks import run_ranks
 from tests.tiny import Outcome
 
 SEED = 7
+LAYERS = (("layers", 2),)
+"""Changes of a checkpoint that make it quicker."""
 PROMPT, NEGATIVE = "a red ball rolls over the table, slowly", "blurry"  # of different lengths
 
 
@@ -46,6 +52,8 @@ class Case:
     """A key of KINDS."""
     images: int = 0
     """Given pictures: none, the first, or the first and the last."""
+    video: int = 0
+    """Frames of a given video."""
     size: str = "64x64"
     frames: int = 17
     steps: int = 3
@@ -58,6 +66,7 @@ class Case:
 
     def __str__(self) -> str:
         pictures = ("", " from a picture", " between two pictures")[self.images]
+        pictures += f" on from {self.video} frames" if self.video else ""
         return f"{self.kind}{pictures}, {self.size}, {self.frames} frames"
 
     @property
@@ -68,13 +77,18 @@ class Case:
         """Files of the given pictures, of another size than the clip."""
         return [_picture(seed) for seed in range(self.images)]
 
+    def given_video(self) -> Path | None:
+        """File of the given video, of another size than the clip."""
+        return _video(self.video) if self.video else None
+
     def plan(self, degrees: Degrees = Degrees(), dtype: str = "float32", **fields: Any) -> Plan:
         """Exact unless the fields say otherwise."""
-        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults)
+        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults, guarded=False)
         given = [str(path) for path in self.pictures()] + [None, None]
         request = Request(
             image=given[0],
             last_image=given[1],
+            video=None if self.video == 0 else str(self.given_video()),
             size=self.size,
             frames=self.frames,
             steps=self.steps,
@@ -82,7 +96,8 @@ class Case:
             guidance_2=self.guidance_2,
         )
         clip: Clip = clip_of(request, facts)
-        return replace(Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps), **fields)
+        _, plan = video_of(request, Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps))
+        return replace(plan, **fields)
 
 
 @lru_cache
@@ -101,6 +116,17 @@ def _picture(seed: int) -> Path:
 
 
 @lru_cache
+def _video(frames: int) -> Path:
+    """A picture that moves to the right."""
+    path = Path(tempfile.mkdtemp(prefix="hybridgen-test-")) / f"video-{frames}.mp4"
+    still = np.array(stock.picture(2, 96, 80))
+    writer = VideoWriter(path, path.with_suffix(".part"), (96, 80), 8, {})
+    writer.add(np.stack([np.roll(still, 5 * index, 1) for index in range(frames)]))
+    writer.close()
+    return path
+
+
+@lru_cache
 def stock_latents(case: Case, dtype: str = "float32") -> Tensor:
     """What diffusers' pipeline makes of the request, [1, C, T, H, W]."""
     return run_stock(case, stock.load(case.folder, getattr(torch, dtype), pictures=case.images > 0))
@@ -112,10 +138,10 @@ def run_stock(case: Case, pipe: Any) -> Tensor:
     given: dict[str, Any] = dict(zip(("image", "last_image"), pictures, strict=False))
     if case.guidance_2 is not None:
         given["guidance_scale_2"] = case.guidance_2
+    if case.video:
+        given["video"] = [Image.fromarray(frame) for frame in read_frames(_video(case.video))]
     width, height = map(int, case.size.split("x"))
-    if "fps" in inspect.signature(pipe.__call__).parameters:
-        given["fps"] = case.plan().clip.fps
-    return stock.run(
+    latents = stock.run(
         pipe,
         PROMPT,
         SEED,
@@ -125,14 +151,17 @@ def run_stock(case: Case, pipe: Any) -> Tensor:
         num_frames=case.frames,
         num_inference_steps=case.steps,
         guidance_scale=case.guidance,
+        fps=KINDS[case.kind].defaults.fps,
         **given,
     )
+    return latents if latents.dim() == 5 else latents.unsqueeze(2)  # of a picture
 
 
 def job_of(case: Case, plan: Plan, attention: str = "auto") -> Job:
     kernel = select(attention, "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
-    given = [*case.pictures(), None, None]
-    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, Path("unused"), given[0], given[1], quiet=True)
+    image, last = [*case.pictures(), None, None][:2]
+    nowhere, video = Path("unused"), case.given_video()
+    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, nowhere, image, last, video, quiet=True)
 
 
 @lru_cache
@@ -152,6 +181,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
     inputs = _inputs(case, plan.dtype) if plan.world_size > 1 else None
 
     def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], tuple[int, ...]]:
+        gc.freeze()  # what this process was forked with is none of its garbage
         quiet_libraries()
         rank = set_up(context, job)
         if inputs is not None:

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import diffusers
+import numpy as np
 import torch
 import torch.nn.functional as F
 from diffusers.models.transformers import transformer_cosmos
+from diffusers.pipelines.cosmos import pipeline_cosmos2_5_predict
 from diffusers.utils import load_image
 from PIL import Image
 from torch import Tensor
@@ -36,22 +38,32 @@ def _resize(x: Tensor, size: list[int], interpolation: str) -> Tensor:
     return F.interpolate(x, size=size, mode=interpolation)
 
 
-STAND_IN = SimpleNamespace(
-    functional=SimpleNamespace(resize=_resize), InterpolationMode=SimpleNamespace(NEAREST="nearest")
+def _to_tensor(picture: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous().to(torch.float32).div(255)
+
+
+TORCHVISION = SimpleNamespace(
+    functional=SimpleNamespace(resize=_resize, to_tensor=_to_tensor),
+    InterpolationMode=SimpleNamespace(NEAREST="nearest"),
 )
+PLACES = (
+    (transformer_cosmos, "transforms", TORCHVISION),
+    (pipeline_cosmos2_5_predict, "torchvision", SimpleNamespace(transforms=TORCHVISION)),
+)
+"""Where the stock Cosmos code calls torchvision: module, name, what stands there."""
 
 
 @contextmanager
-def padding_masks() -> Iterator[None]:
-    """The stock Cosmos transformer resizes its padding mask with torchvision: a stand-in for the one call it makes."""
-    if hasattr(transformer_cosmos, "transforms"):
-        yield
-        return
-    transformer_cosmos.transforms = STAND_IN
+def torchvision_calls() -> Iterator[None]:
+    """The stock Cosmos code resizes a mask and reads a picture with torchvision: a stand-in for the two calls."""
+    missing = [place for place in PLACES if not hasattr(place[0], place[1])]
+    for module, name, stand_in in missing:
+        setattr(module, name, stand_in)
     try:
         yield
     finally:
-        del transformer_cosmos.transforms
+        for module, name, _ in missing:
+            delattr(module, name)
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, pictures: bool = False) -> Any:
@@ -72,12 +84,13 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, pictures: bool = Fals
 def run(pipe: Any, prompt: str, seed: int = 0, **request: Any) -> Tensor:
     """What its __call__ gives for a 64x64 request, by default latents [1, C, T, H, W].
 
-    `request` are further arguments; num_frames is left out for a pipeline of pictures.
+    `request` are further arguments; num_frames and fps are left out where a pipeline does not know them.
     """
     given = {"width": 64, "height": 64, "num_frames": 5, "num_inference_steps": 2, "output_type": "latent", **request}
-    if "num_frames" not in inspect.signature(pipe.__call__).parameters:
-        del given["num_frames"]
-    with padding_masks():
+    known = inspect.signature(pipe.__call__).parameters
+    for name in {"num_frames", "fps"} - known.keys():
+        given.pop(name, None)
+    with torchvision_calls():
         found = pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed), **given)
     return torch.as_tensor(next(found[name] for name in ("frames", "images", "video") if name in found))
 

@@ -19,6 +19,9 @@ CASES = [
     Case("wan2.2-i2v", 2, frames=9, guidance_2=3.0),
     Case("wan2.2-ti2v", frames=9, steps=2),
     Case("wan2.2-ti2v", 1, frames=9, steps=2),
+    Case("cosmos2-t2i", frames=1, steps=2),
+    Case("cosmos2-v2w", images=1, frames=5, steps=2),
+    Case("cosmos2.5", frames=9, steps=2),
 ]
 
 

@@ -17,7 +17,8 @@ from hybridgen.kernels import select
 from hybridgen.models import wan_vae
 from hybridgen.models.cosmos3 import Cosmos3
 from hybridgen.models.denoiser import Denoiser, KeyValue, Partial, Step
-from hybridgen.models.folder import Folder, from_folder
+from hybridgen.models.files import Folder
+from hybridgen.models.folder import from_folder
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import empty_experts, fill, load_scheduler
 from hybridgen.planner.memory import terms

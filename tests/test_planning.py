@@ -16,7 +16,7 @@ from hybridgen.errors import RequestError
 from hybridgen.launcher import first_host
 from hybridgen.models import catalogue
 from hybridgen.models.facts import TransformerFacts
-from hybridgen.models.folder import Folder
+from hybridgen.models.files import Folder
 from hybridgen.models.known import MODELS
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner.candidates import degree_sets, legal_plans

@@ -184,6 +184,12 @@ class ModelFacts:
     """Whether a clip starts from a picture: never, if one is given, or always."""
     last_image: Literal["", "may", "must"] = ""
     """Whether it ends with a given picture, too."""
+    one_frame: bool = False
+    """It makes pictures: clips of one frame."""
+    video: bool = False
+    """Whether a clip may continue a given video instead of starting from a picture."""
+    video_frames: int = 0
+    """How many frames are taken from the end of such a video; 0: as many as the clip has, if there are so many."""
     encodes: Literal["", "first", "all"] = ""
     """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
     image_tokens: int = 0
@@ -196,6 +202,8 @@ class ModelFacts:
     """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
     native_flow: bool = False
     """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
+    negative_of_pipeline: bool = False
+    """Where no negative prompt is given, diffusers' pipeline has one of its own."""
     guarded: bool = False
     """Its licence asks for a guardrail: a checker of prompts and frames (models/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
@@ -230,6 +238,12 @@ class ModelFacts:
         """Guidance passes of a step: with and without the prompt, or one."""
         return 2 if guidance > 1 or (self.guided_below_1 and guidance != 1) else 1
 
-    def encoded_frames(self, frames: int, image: bool) -> int:
-        """Frames of video that the autoencoder encodes before a clip of so many frames is denoised."""
+    def encoded_frames(self, frames: int, image: bool, video: int = 0) -> int:
+        """Frames of video that the autoencoder encodes before a clip of so many frames is denoised.
+
+        `video`: frames of a given video; those that do not fill a latent frame are left out.
+        """
+        if video:
+            taken = min(video, self.video_frames or frames)
+            return (taken - 1) // self.vae.stride_time * self.vae.stride_time + 1
         return {"first": 1, "all": frames}.get(self.encodes, 0) if image else 0

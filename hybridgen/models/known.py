@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hybridgen.models import cosmos_facts
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 
 WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
@@ -150,9 +151,10 @@ def predict2(name: str, transformer: TransformerFacts) -> tuple[ModelFacts, Mode
         source=f"nvidia/Cosmos-Predict2-{name.upper()}-Text2Image",
         transformer=transformer,
         text_params=4_864_791_552,
-        defaults=RequestDefaults(width=1360, height=768, frames=1, steps=35, guidance=7.0),
+        guarded=True,
         licence=NVIDIA_LICENCE,
         origin=PREDICT2_ORIGIN,
+        **cosmos_facts.TRAITS["Cosmos2TextToImagePipeline"],
     )
     video = replace(
         image,
@@ -160,9 +162,8 @@ def predict2(name: str, transformer: TransformerFacts) -> tuple[ModelFacts, Mode
         pipeline="Cosmos2VideoToWorldPipeline",
         source=f"nvidia/Cosmos-Predict2-{name.upper()}-Video2World",
         transformer=replace(transformer, in_channels=18, token_time=True),
-        image="must",
-        encodes="first",
-        defaults=RequestDefaults(height=704, frames=93, steps=35, guidance=7.0),
+        one_frame=False,
+        **cosmos_facts.TRAITS["Cosmos2VideoToWorldPipeline"],
     )
     return video, image
 
@@ -176,12 +177,11 @@ def predict2_5(name: str, transformer: TransformerFacts, aliases: tuple[str, ...
         revision="diffusers/base/post-trained",
         transformer=replace(transformer, in_channels=18, text_dim=100352, token_time=True),
         text_params=8_292_166_656,
-        image="may",
-        encodes="first",
-        defaults=RequestDefaults(height=704, frames=93, steps=36, guidance=7.0),
+        guarded=True,
         aliases=aliases,
         licence=NVIDIA_LICENCE,
         origin=PREDICT2_5_ORIGIN,
+        **cosmos_facts.TRAITS["Cosmos2_5_PredictBasePipeline"],
     )
 
 
@@ -213,6 +213,7 @@ COSMOS3_NANO = ModelFacts(
     encodes="first",
     pads=True,
     guided_below_1=True,
+    guarded=True,
     defaults=RequestDefaults(frames=189, steps=35, guidance=6.0, fps=24),
     licence=NVIDIA_LICENCE,
     origin="defaults of diffusers' transformer and pipeline; text: a guess for a prompt with its templates",

@@ -18,24 +18,27 @@ STRIDE = 4
 """Frames that one later latent frame stands for, in every VAE of this class."""
 
 
+def statistics(vae: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the VAE's latents by channel, [1, C, 1, 1, 1] each, dtype and device of `like`."""
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1).to(like)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return mean, std
+
+
 def unnormalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
     """Latents as the transformer knows them -> as the VAE does, by the stock pipeline's arithmetic."""
     latents = latents_BCTHW.to(vae.dtype)
-    mean, std = _statistics(vae, latents)
+    mean, std = statistics(vae, latents)
     return latents / (1.0 / std) + mean
 
 
 def normalise(vae: Any, latents_BCTHW: Tensor) -> Tensor:
     """Latents as the VAE makes them -> as the transformer knows them, in fp32, by the stock pipeline's arithmetic."""
     latents = latents_BCTHW.float()
-    mean, std = _statistics(vae, latents)
+    mean, std = statistics(vae, latents)
     return (latents - mean) * (1.0 / std)
-
-
-def _statistics(vae: Any, like: Tensor) -> list[Tensor]:
-    """Mean and standard deviation of latents by channel, [1, C, 1, 1, 1] each."""
-    config = vae.config
-    return [torch.tensor(values).view(1, -1, 1, 1, 1).to(like) for values in (config.latents_mean, config.latents_std)]
 
 
 @torch.no_grad()

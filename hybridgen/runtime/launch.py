@@ -103,7 +103,7 @@ def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
             return _work(context, job)
         except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once
             cause = cause_of(error, rank, status.read(0))
-            if cause.secondary and not _first_to_report(store):
+            if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
                 _leave(1)
             raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
         finally:

@@ -12,9 +12,10 @@ from torch import Tensor
 from hybridgen.job import Job
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.families import denoiser
+from hybridgen.models.guardrail import Guardrail, blocked
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import empty_experts, fill, load_scheduler, load_vae, local_folder
-from hybridgen.runtime.decode import decode, keep_latents
+from hybridgen.runtime.decode import decode, decode_guarded, digest_of, keep_latents
 from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.rank import Rank, quiet_libraries, set_up
 from hybridgen.runtime.ranks import RankContext
@@ -28,12 +29,34 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
+    guardrail = guard(rank)
     model = ready(rank)
     x = denoise(rank, model)
     latents = gather_latents(rank, model, x)
-    digest = keep_latents(rank, latents) if latents is not None else ""
-    decode(rank, model, latents, digest)
+    digest = digest_of(latents) if latents is not None else ""
+    if job.plan.facts.guarded:
+        decode_guarded(rank, model, latents, digest, guardrail)
+    else:
+        if latents is not None:
+            keep_latents(rank, latents, digest)
+        decode(rank, model, latents, digest)
     return finish(rank, digest, started)
+
+
+def guard(rank: Rank) -> Guardrail | None:
+    """The guardrail on rank 0, where the model has one; the prompt has passed it. Raises RunFailed on all ranks."""
+    job = rank.job
+    if not job.plan.facts.guarded:
+        return None
+    guardrail, allowed = None, False
+    if rank.first:
+        with rank.stage("load the guardrail", "load"):
+            guardrail = Guardrail(rank.device)
+        with rank.stage("check the prompt", "encode"):
+            allowed = guardrail.allows(job.prompt)
+    if not rank.told(allowed):
+        raise blocked("the prompt")
+    return guardrail
 
 
 def ready(rank: Rank) -> Denoiser:
@@ -128,6 +151,6 @@ def finish(rank: Rank, digest: str, started: float) -> dict[str, Any] | None:
     if not rank.first:
         return None
     if rank.job.latents is None:
-        rank.job.scratch.unlink()
+        rank.job.scratch.unlink(missing_ok=rank.job.plan.facts.guarded)
     rank.seconds["total"] = time.perf_counter() - started
     return rank.job.report(rank.seconds, rank.steps, everyone, digest)
