@@ -5,7 +5,7 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 
 from __future__ import annotations
 
-from hybridgen import prepare, resolve
+from hybridgen import given, resolve
 from hybridgen.models import guardrail
 from hybridgen.planner import refusals
 from hybridgen.strategies import registry
@@ -100,5 +100,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    own = (resolve.RULES, prepare.RULES, refusals.RULES, registry.explanations())
+    own = (resolve.RULES, given.RULES, refusals.RULES, registry.explanations())
     return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

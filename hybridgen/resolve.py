@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
-from hybridgen.models import catalogue, known
+from hybridgen.given import continues_video, pictures_of
+from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
 from hybridgen.recipe import Parallel, Recipe, Request, Runtime
@@ -25,11 +26,6 @@ RULES = {
     "ranks are laid over the others and do not count.",
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
-    "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
-    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
-    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
-    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
-    "video-frames": "The frames that are taken over from a video are part of the clip.",
     "one-frame": "Text-to-image checkpoints were trained on single frames.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
@@ -228,55 +224,6 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
         video=video,
         encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
     )
-
-
-def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
-    """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
-    if request.image is not None and not facts.image:
-        message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
-        message += _models_that_take("image", facts)
-        raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
-    if request.image is not None and facts.image == "may" and frames == 1:
-        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
-        near = str(1 + facts.vae.stride_time)
-        raise RequestError("image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}])
-    if request.last_image is not None and not facts.last_image:
-        message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
-        message += _models_that_take("last_image", facts)
-        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    if request.last_image is not None and frames == 1:
-        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
-        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    image, last_image = facts.image == "must", facts.last_image == "must"
-    return image or request.image is not None, last_image or request.last_image is not None
-
-
-def _models_that_take(what: str, facts: ModelFacts) -> str:
-    """The end of a message: known models of the same family that take a picture ("image"), or a last one
-    ("last_image"). diffusers' pipeline classes of a family begin alike."""
-    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
-    names = [model.name for model in family if getattr(model, what)]
-    return f"; nearest: --model {', '.join(names)}" if names else ""
-
-
-def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
-    """Whether the clip continues a given video; the file is not read.
-
-    Raises RequestError: video-unused, video-and-image, video-frames.
-    """
-    if request.video is None:
-        return False
-    if not facts.video:
-        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
-        raise RequestError("video-unused", message, RULES["video-unused"], [{"video": None}])
-    if request.image is not None:
-        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
-        raise RequestError("video-and-image", message, RULES["video-and-image"], [{"image": None}])
-    if frames < facts.video_frames:
-        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
-        message += f"--video {request.video}; nearest: {facts.video_frames}"
-        raise RequestError("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
-    return True
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from hybridgen.degrees import Degrees
+from hybridgen.given import video_of
 from hybridgen.job import Job
 from hybridgen.kernels import select
 from hybridgen.models.families import denoiser
@@ -24,7 +25,6 @@ from hybridgen.models.inputs import Inputs
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
 from hybridgen.plan import Clip, Plan
-from hybridgen.prepare import video_of
 from hybridgen.recipe import Request
 from hybridgen.resolve import clip_of
 from hybridgen.runtime import worker

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
+from hybridgen.given import picture_of
 from hybridgen.models.wan_image import WanPictures
 from hybridgen.outputs import Outputs
-from hybridgen.prepare import picture_of, prepare
+from hybridgen.prepare import prepare
 from hybridgen.recipe import Recipe, Request
 from hybridgen.resolve import clip_of
 from hybridgen.runtime.rank import set_up

@@ -1,0 +1,126 @@
+"""Pictures and videos that a request starts from: what a model takes, and whether the files can be read. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hybridgen.errors import RequestError
+from hybridgen.models import known
+from hybridgen.models.facts import ModelFacts
+from hybridgen.plan import Plan
+from hybridgen.recipe import Request
+
+RULES = {
+    "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
+    "video": "Videos are read through ffmpeg: mp4, mov, webm and others. Their frame rate changes nothing.",
+    "image-missing": "An image-to-video checkpoint was trained to continue a picture and knows no clip without one; "
+    "some need the last picture, too.",
+    "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
+    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
+    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
+    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
+    "video-frames": "The frames that are taken over from a video are part of the clip.",
+}
+
+
+def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
+    """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
+    if request.image is not None and not facts.image:
+        message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
+        message += _models_that_take("image", facts)
+        raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
+    if request.image is not None and facts.image == "may" and frames == 1:
+        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
+        near = str(1 + facts.vae.stride_time)
+        raise RequestError("image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}])
+    if request.last_image is not None and not facts.last_image:
+        message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
+        message += _models_that_take("last_image", facts)
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    if request.last_image is not None and frames == 1:
+        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    image, last_image = facts.image == "must", facts.last_image == "must"
+    return image or request.image is not None, last_image or request.last_image is not None
+
+
+def _models_that_take(what: str, facts: ModelFacts) -> str:
+    """The end of a message: known models of the same family that take a picture ("image"), or a last one
+    ("last_image"). diffusers' pipeline classes of a family begin alike."""
+    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
+    names = [model.name for model in family if getattr(model, what)]
+    return f"; nearest: --model {', '.join(names)}" if names else ""
+
+
+def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
+    """Whether the clip continues a given video; the file is not read.
+
+    Raises RequestError: video-unused, video-and-image, video-frames.
+    """
+    if request.video is None:
+        return False
+    if not facts.video:
+        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
+        raise RequestError("video-unused", message, RULES["video-unused"], [{"video": None}])
+    if request.image is not None:
+        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
+        raise RequestError("video-and-image", message, RULES["video-and-image"], [{"image": None}])
+    if frames < facts.video_frames:
+        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
+        message += f"--video {request.video}; nearest: {facts.video_frames}"
+        raise RequestError("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
+    return True
+
+
+def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> None:
+    """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
+    facts, what = plan.facts, "from a picture"
+    if facts.video:
+        what += " or a video"
+    elif facts.last_image == "must":
+        what = "between two pictures"
+    first = "image or --video" if facts.video else "image"
+    for flag, given, needed in ((first, image, plan.clip.image), ("last-image", last_image, plan.clip.last_image)):
+        if needed and given is None:
+            message = f"--{flag} is missing: {facts.name} makes clips {what}"
+            raise RequestError("image-missing", message, RULES["image-missing"])
+
+
+def picture_of(request: Request, name: str) -> Path | None:
+    """The file of a given picture, absolute. Raises RequestError (image) where it cannot be read as one."""
+    given = getattr(request, name)
+    if given is None:
+        return None
+    from PIL import Image
+
+    flag, path = name.replace("_", "-"), Path(given).expanduser().absolute()
+    try:
+        with Image.open(path) as picture:
+            picture.load()  # all of it: a file may be cut off
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow's formats raise
+        reason = "there is no such file" if not path.exists() else f"it is no picture that can be read ({error})"
+        raise RequestError("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
+    return path
+
+
+def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
+    """The file of a given video, absolute, and the plan that knows how many frames of it are encoded.
+
+    Raises RequestError (video) where it cannot be read, or is too short.
+    """
+    if request.video is None:
+        return None, plan
+    from hybridgen.runtime.video import frames_of
+
+    facts, path = plan.facts, Path(request.video).expanduser().absolute()
+    try:
+        count = sum(1 for _ in frames_of(path))
+    except (OSError, RuntimeError) as error:
+        reason = "no video that can be read" if path.exists() else "no such file"
+        raise RequestError("video", f"--video {request.video} is {reason}", RULES["video"]) from error
+    if count < max(facts.video_frames, 1):
+        message = f"--video {request.video} has {count} frames, and {facts.name} takes over {facts.video_frames or 1}"
+        raise RequestError("video", f"{message}; nearest: a longer video, or its last frame as --image")
+    encoded = facts.encoded_frames(plan.clip.frames, False, count)
+    return path, replace(plan, clip=replace(plan.clip, encoded_frames=encoded))
