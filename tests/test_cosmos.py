@@ -16,12 +16,13 @@ from torch import Tensor
 
 from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
+from hybridgen.given import video_of
 from hybridgen.models.cosmos import Condition, Cosmos
 from hybridgen.models.cosmos_predict import Predict2, Predict25, VideoToWorld
 from hybridgen.models.denoiser import Denoiser, Step
 from hybridgen.models.folder import from_folder
 from hybridgen.outputs import Outputs
-from hybridgen.prepare import negative_prompt, prepare, video_of
+from hybridgen.prepare import negative_prompt, prepare
 from hybridgen.recipe import Recipe, Request
 from hybridgen.runtime.sequence import Shard
 from tests import matrix, stock
