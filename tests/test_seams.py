@@ -9,17 +9,23 @@ import pytest
 
 from hybridgen.errors import RequestError
 from hybridgen.models import seams
+from hybridgen.models.families import DENOISERS
 from hybridgen.models.load import empty_experts
 from tests.checkpoints import Case
 
 KINDS = {
+    "WanPipeline": "wan2.1-t2v",
+    "WanImageToVideoPipeline": "wan2.1-i2v",
+    "Cosmos2TextToImagePipeline": "cosmos2-t2i",
+    "Cosmos2VideoToWorldPipeline": "cosmos2-v2w",
+    "Cosmos2_5_PredictBasePipeline": "cosmos2.5",
     "Cosmos3OmniPipeline": "cosmos3",
 }
-"""A tiny checkpoint of every pipeline class that has seams of its own."""
+"""A tiny checkpoint of every pipeline class."""
 
 
 def transformer(pipeline: str) -> Any:
-    case = Case(KINDS[pipeline])
+    case = Case(KINDS[pipeline], images=int(pipeline == "WanImageToVideoPipeline"), frames=1)
     return empty_experts(case.plan(), case.folder)[0]
 
 
@@ -28,8 +34,8 @@ def owner_of(root: Any, path: str) -> tuple[Any, str]:
     return (seams._found(root, parent) if parent else root), name
 
 
-def test_every_family_with_seams_is_tested() -> None:
-    assert set(KINDS) == set(seams.BY_PIPELINE)
+def test_every_pipeline_has_seams_that_are_tested() -> None:
+    assert set(KINDS) == set(seams.BY_PIPELINE) == set(DENOISERS)
 
 
 @pytest.mark.parametrize("pipeline", KINDS)

@@ -25,8 +25,12 @@ class Seams:
 
 
 WAN_VAE = "diffusers.models.autoencoders.autoencoder_kl_wan"
+WAN = "diffusers.models.transformers.transformer_wan"
+WAN_PIPELINES = "diffusers.pipelines.wan"
+COSMOS = "diffusers.models.transformers.transformer_cosmos"
+COSMOS_PIPELINES = "diffusers.pipelines.cosmos"
 COSMOS3 = "diffusers.models.transformers.transformer_cosmos3"
-COSMOS3_PIPELINE = "diffusers.pipelines.cosmos.pipeline_cosmos3_omni"
+COSMOS3_PIPELINE = f"{COSMOS_PIPELINES}.pipeline_cosmos3_omni"
 UNIPC = "diffusers.schedulers.scheduling_unipc_multistep:UniPCMultistepScheduler"
 EULER = "diffusers.schedulers.scheduling_flow_match_euler_discrete:FlowMatchEulerDiscreteScheduler"
 
@@ -49,7 +53,63 @@ EVERY = Seams(
     },
     parts=("_keep_in_fp32_modules", "dtype", "config"),
 )
+
+
+def attentions(block: str, *more: str) -> tuple[str, ...]:
+    """The parts of a block's self- and cross-attention."""
+    parts = ("heads", "to_q", "to_k", "to_v", "to_out.0", "to_out.1", "norm_q", "norm_k", "set_processor", *more)
+    return tuple(f"{block}.{attn}.{part}" for attn in ("attn1", "attn2") for part in parts)
+
+
+ENCODE = "prompt negative_prompt do_classifier_free_guidance max_sequence_length device"
+WAN_CALLS = {f"{WAN}:WanTransformerBlock.forward": "hidden_states encoder_hidden_states temb rotary_emb"}
+WAN_PARTS = (
+    *("patch_embedding", "rope", "scale_shift_table", "norm_out", "proj_out"),
+    *(f"condition_embedder.time{part}" for part in ("steps_proj", "_embedder", "_proj")),
+    *("condition_embedder.act_fn", "condition_embedder.text_embedder"),
+    *attentions("blocks.0"),
+    *("blocks.0.ffn.net.0.proj", "blocks.0.ffn.net.2"),
+)
+COSMOS_CALLS = {
+    f"{COSMOS}:CosmosTransformerBlock.forward": "hidden_states encoder_hidden_states embedded_timestep temb "
+    "image_rotary_emb",
+    f"{COSMOS}:CosmosRotaryPosEmbed.forward": "hidden_states fps",
+    f"{COSMOS}:CosmosEmbedding.forward": "hidden_states timestep",
+    f"{COSMOS}:CosmosPatchEmbed.forward": "hidden_states",
+    f"{COSMOS}:CosmosAdaLayerNorm.forward": "hidden_states embedded_timestep temb",
+    "diffusers.image_processor:VaeImageProcessor.preprocess": "image height width",
+}
+COSMOS_PARTS = (
+    *("patch_embed.proj", "rope", "time_embed", "norm_out", "proj_out"),
+    *attentions("transformer_blocks.0"),
+    *("transformer_blocks.0.ff.net.0.proj", "transformer_blocks.0.ff.net.2"),
+    *(f"config.{part}" for part in ("use_crossattn_projection", "concat_padding_mask", "in_channels", "out_channels")),
+)
+
+
+def cosmos(module: str, name: str) -> Seams:
+    """A pipeline of Cosmos Predict."""
+    place = f"{COSMOS_PIPELINES}.{module}"
+    return Seams({**COSMOS_CALLS, f"{place}:{name}.encode_prompt": ENCODE}, COSMOS_PARTS)
+
+
 BY_PIPELINE = {
+    "WanPipeline": Seams(
+        {**WAN_CALLS, f"{WAN_PIPELINES}.pipeline_wan:WanPipeline.encode_prompt": ENCODE},
+        WAN_PARTS,
+    ),
+    "WanImageToVideoPipeline": Seams(
+        {
+            **WAN_CALLS,
+            f"{WAN_PIPELINES}.pipeline_wan_i2v:WanImageToVideoPipeline.encode_prompt": ENCODE,
+            f"{WAN_PIPELINES}.pipeline_wan_i2v:WanImageToVideoPipeline.encode_image": "image device",
+            "diffusers.image_processor:VaeImageProcessor.preprocess": "image height width",
+        },
+        WAN_PARTS,
+    ),
+    "Cosmos2TextToImagePipeline": cosmos("pipeline_cosmos2_text2image", "Cosmos2TextToImagePipeline"),
+    "Cosmos2VideoToWorldPipeline": cosmos("pipeline_cosmos2_video2world", "Cosmos2VideoToWorldPipeline"),
+    "Cosmos2_5_PredictBasePipeline": cosmos("pipeline_cosmos2_5_predict", "Cosmos2_5_PredictBasePipeline"),
     "Cosmos3OmniPipeline": Seams(
         calls={
             f"{COSMOS3}:Cosmos3VLTextRotaryEmbedding.forward": "position_ids device dtype",
@@ -108,7 +168,7 @@ def _missing_parts(seams: Seams, transformer: Any) -> Iterator[str]:
     for path in seams.parts:
         try:
             _found(transformer, path)
-        except (AttributeError, IndexError):
+        except (AttributeError, LookupError):
             yield f"{type(transformer).__name__}.{path}"
 
 
