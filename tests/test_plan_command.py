@@ -135,7 +135,8 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
 
 
 def test_planning_is_quick() -> None:
-    """CPU seconds, which other processes on the machine do not change; start-up is included for 72."""
+    """CPU seconds, start-up included for 72; twice what they take, so that a busy machine passes and torch's import does
+    not."""
     started = time.process_time()
     assert recommend.recommend(ask(4608)).candidates
     assert time.process_time() - started < 2
@@ -143,7 +144,7 @@ def test_planning_is_quick() -> None:
     command = [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.6
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 
 # The pages
