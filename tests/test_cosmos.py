@@ -198,6 +198,7 @@ def of_the_first_shard(name: str) -> Callable[[Patch], None]:
 
         patch.setattr(Cosmos, name, wrong)
 
+    plant.__name__ = f"{name}_of_the_first_shard"
     return plant
 
 
@@ -244,7 +245,7 @@ FAULTS: list[tuple[Case, Callable[[Patch], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("case", "plant"), FAULTS, ids=str)
+@pytest.mark.parametrize(("case", "plant"), FAULTS, ids=lambda part: getattr(part, "__name__", str(part)))
 def test_a_fault_moves_the_result_far(case: Case, plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert run_case(case, case.plan(Degrees(ulysses=2))).error(stock_latents(case)) >= 100 * LIMIT
