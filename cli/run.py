@@ -15,6 +15,7 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
+from hybridgen.given import look
 from hybridgen.machine import choose, crowded, device_name, hardware_unused
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
@@ -108,7 +109,7 @@ def run(
         _with_xfuser(chosen, plan, outputs, dry_run, quiet)
         return
     if dry_run:
-        text.answer(*draw.whole(plan))
+        text.answer(*draw.whole(plan), *look(chosen.request, plan))
         return
     show = draw.whole if verbose else draw.head
     if not chosen.request.prompt:
@@ -120,7 +121,8 @@ def run(
             mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None,
             crowded(plan.world_size) if job.device == "cpu" else None,
         )
-        text.say(*show(plan), f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
+        text.say(*show(plan), *look(chosen.request, plan))
+        text.say(f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
         text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
 

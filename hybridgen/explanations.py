@@ -54,7 +54,7 @@ OTHERS = {
     "keys are refused, since a typing error would silently keep the old value.",
     "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
     "or with --auto; elsewhere the flag would change nothing.",
-    "heads": "--heads cuts the model's hidden size into another number of heads, all equally wide.",
+    "heads": "--heads cuts the channels of the model's attention into another number of heads, all equally wide.",
     "import-foreign": IMPORT,
     "import-key": IMPORT,
     "import-model": IMPORT,

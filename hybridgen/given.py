@@ -11,23 +11,26 @@ from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import Plan
 from hybridgen.recipe import Request
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v")
 RULES = {
     "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
     "video": "Videos are read through ffmpeg: mp4, mov, webm and others. Their frame rate changes nothing.",
-    "image-missing": "An image-to-video checkpoint was trained to continue a picture and knows no clip without one; "
-    "some need the last picture, too.",
-    "image-unused": "Text-to-video checkpoints have no input for a picture, and text to image needs none.",
+    "image-missing": "A checkpoint that was trained to continue a picture or a video knows no clip without one; some "
+    "need the last picture, too.",
+    "image-unused": "Checkpoints for text alone have no input for a picture; others make it the first frame of a clip.",
     "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
     "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
     "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
-    "video-frames": "The frames that are taken over from a video are part of the clip.",
+    "video-frames": "The frames that are taken over from a video are part of the clip, and some must be left to make.",
 }
 
 
 def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None and not facts.image:
-        message = f"--image {request.image} is no use: {facts.name} makes clips from text alone"
+        made = "pictures" if facts.one_frame else "clips"
+        message = f"--image {request.image} is no use: {facts.name} makes {made} from text alone"
         message += _models_that_take("image", facts)
         raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
     if request.image is not None and facts.image == "may" and frames == 1:
@@ -84,7 +87,7 @@ def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> N
     for flag, given, needed in ((first, image, plan.clip.image), ("last-image", last_image, plan.clip.last_image)):
         if needed and given is None:
             message = f"--{flag} is missing: {facts.name} makes clips {what}"
-            raise RequestError("image-missing", message, RULES["image-missing"])
+            raise RequestError("image-missing", message, RULES["image-missing"], [{flag.split()[0]: "picture.png"}])
 
 
 def picture_of(request: Request, name: str) -> Path | None:
@@ -99,7 +102,12 @@ def picture_of(request: Request, name: str) -> Path | None:
         with Image.open(path) as picture:
             picture.load()  # all of it: a file may be cut off
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow's formats raise
-        reason = "there is no such file" if not path.exists() else f"it is no picture that can be read ({error})"
+        if not path.exists():
+            reason = "there is no such file"
+        elif path.suffix.lower() in VIDEOS:
+            reason = "it is a video; nearest: one frame of it, or --video where the model continues videos"
+        else:
+            reason = f"it is no picture that can be read ({error})"
         raise RequestError("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
     return path
 
@@ -120,7 +128,38 @@ def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
         reason = "no video that can be read" if path.exists() else "no such file"
         raise RequestError("video", f"--video {request.video} is {reason}", RULES["video"]) from error
     if count < max(facts.video_frames, 1):
-        message = f"--video {request.video} has {count} frames, and {facts.name} takes over {facts.video_frames or 1}"
-        raise RequestError("video", f"{message}; nearest: a longer video, or its last frame as --image")
+        frames = f"{count} frame{'s' * (count != 1)}"
+        message = f"--video {request.video} has {frames}, and {facts.name} takes over {facts.video_frames or 1}"
+        near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
+        raise RequestError("video", f"{message}; nearest: {near}", RULES["video"])
     encoded = facts.encoded_frames(plan.clip.frames, False, count)
+    if encoded >= plan.clip.frames:
+        message = f"--video {request.video} fills all {plan.clip.frames} frames of the clip, which leaves nothing to "
+        near = str(encoded + 4 * facts.vae.stride_time)
+        tries = [{"frames": near}]
+        message += f"make; nearest: --frames {near}, or a shorter video"
+        raise RequestError("video-frames", message, RULES["video-frames"], tries)
     return path, replace(plan, clip=replace(plan.clip, encoded_frames=encoded))
+
+
+def look(request: Request, plan: Plan) -> list[str]:
+    """A line for every file that the clip starts from or ends with, and for what is still missing.
+
+    Raises RequestError (image, video, video-frames) for files that cannot serve.
+    """
+    from PIL import Image
+
+    lines = []
+    for name, word in (("image", "from"), ("last_image", "to")):
+        path = picture_of(request, name)
+        if path is not None:
+            with Image.open(path) as picture:
+                lines.append(f"{word:<7} {path.name}, {picture.width}x{picture.height}")
+    path, plan = video_of(request, plan)
+    if path is not None:
+        lines.append(f"from    {path.name}, its last {plan.clip.encoded_frames} frames")
+    try:
+        check_pictures(plan, *(picture_of(request, name) for name in ("image", "last_image")))
+    except RequestError as error:
+        lines.append(f"to run  {error.message.partition(':')[0]}")
+    return lines

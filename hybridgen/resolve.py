@@ -275,12 +275,13 @@ def _round(value: int, multiple: int) -> int:
 
 
 def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
-    """The same model with its hidden size cut into another number of heads. Raises RequestError (heads)."""
+    """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
     inner = facts.transformer.heads * facts.transformer.head_dim
     if heads < 1 or inner % heads:
         close = ", ".join(map(str, nearest(heads, divisors(inner))))
         raise RequestError(
-            "heads", f"--heads {heads} does not divide the hidden size {inner} of {facts.name}; nearest: {close}"
+            "heads",
+            f"--heads {heads} does not divide the {inner} channels of attention of {facts.name}; nearest: {close}",
         )
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 

@@ -34,7 +34,7 @@ CONFIG = "transformer/config.json"
 PICTURE = Case("cosmos2-t2i", frames=1, size="80x48", changes=LAYERS)
 FROM_PICTURE = Case("cosmos2-v2w", images=1, frames=9, steps=2, changes=LAYERS)
 FROM_VIDEO = Case("cosmos2-v2w", video=7, changes=LAYERS)
-FROM_LONG_VIDEO = Case("cosmos2-v2w", video=21, steps=2, changes=LAYERS)
+FROM_LONG_VIDEO = Case("cosmos2-v2w", video=21, frames=25, steps=2, changes=LAYERS)
 FLOW = Case("cosmos2.5", changes=LAYERS)
 FLOW_PICTURE = Case("cosmos2.5", images=1, size="48x80", frames=9, steps=2, changes=LAYERS)  # 45 tokens
 FLOW_VIDEO = Case("cosmos2.5", video=9, changes=LAYERS)

@@ -132,9 +132,10 @@ def test_a_request_that_cannot_be_is_refused(
 def test_what_is_suggested_is_legal(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Every suggested hybridgen command plans without an error."""
+    """Every suggested hybridgen command plans without an error; the files that it names are another matter."""
     monkeypatch.chdir(tmp_path)
     call(shlex.split(command))
+    monkeypatch.setattr("hybridgen.cli.run.look", lambda *_: [])
     for line in capsys.readouterr().err.splitlines():
         if line.startswith("  try:  hybridgen run"):
             words = [w for w in shlex.split(line.removeprefix("  try:  hybridgen ")) if w != "--dry-run"]

@@ -135,8 +135,7 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
 
 
 def test_planning_is_quick() -> None:
-    """CPU seconds, start-up included for 72; twice what they take, so that a busy machine passes and torch's import does
-    not."""
+    """CPU seconds, start-up included for 72; twice what it takes: a busy machine passes, torch's import does not."""
     started = time.process_time()
     assert recommend.recommend(ask(4608)).candidates
     assert time.process_time() - started < 2

@@ -57,7 +57,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     raise RequestError(
         "unknown-model",
         f"--model {name} is no known model, downloaded hub id, or folder in diffusers layout; {hint}",
-        tries=(f"hybridgen run --model {close[0] if close else 'demo'} --dry-run",),
+        tries=[{"model": close[0] if close else "demo"}],
     )
 
 

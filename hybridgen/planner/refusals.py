@@ -39,7 +39,7 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     best, gpus = found.best, found.ask.gpus
     name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
     change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
-    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
+    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
     return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
 
 

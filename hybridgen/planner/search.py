@@ -65,7 +65,8 @@ def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
         message = f"needs {peak / 1e9:.1f} GB on a GPU, more than {whose}"
         found.append(Rejected(plan, "memory", message, excess=peak / ask.limit))
     if ask.max_time is not None and seconds > ask.max_time:
-        message = f"takes {seconds:.3g} s end to end, more than --max-time {ask.max_time:g}s"
+        taken = f"{seconds:,.{0 if seconds >= 100 else 1}f}"
+        message = f"takes {taken} s end to end, more than --max-time {ask.max_time:g}s"
         found.append(Rejected(plan, "max-time", message, excess=seconds / ask.max_time))
     return found
 
