@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hybridgen.errors import RequestError, RunFailed
@@ -18,6 +19,7 @@ from hybridgen.job import Job
 from hybridgen.models import catalogue, cosmos3_facts, known
 from hybridgen.models.files import Folder
 from hybridgen.models.folder import from_folder
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.tiny import cache
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import prepare
@@ -105,6 +107,16 @@ def test_of_blocked_frames_nothing_is_left(degrees: Flags, checker: type[Checker
     checker.verdict = staticmethod(lambda frames: None)
     assert "blocked the frames; nothing was written" in refused(job_of(tmp_path, **degrees))
     assert checker.made.read_text() == "made\n"  # by one rank, once
+
+
+@pytest.mark.parametrize("verdict", [lambda frames: frames / 255, lambda frames: frames[:, ::2]])
+def test_an_answer_that_is_no_such_frames_is_not_written(
+    verdict: Callable[[Frames], Any], checker: type[Checker]
+) -> None:
+    checker.verdict = staticmethod(verdict)
+    guardrail = Guardrail(torch.device("cpu"))
+    with pytest.raises(ValueError, match="in the same form"):
+        guardrail.checked(np.zeros((5, 8, 8, 3), np.uint8))
 
 
 def test_what_is_written_are_the_frames_that_the_checker_returns(checker: type[Checker], tmp_path: Path) -> None:
