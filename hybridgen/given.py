@@ -73,7 +73,7 @@ def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
     return True
 
 
-def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> None:
+def check_pictures(plan: Plan, request: Request) -> None:
     """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
     facts, what = plan.facts, "from a picture"
     if facts.video:
@@ -81,7 +81,10 @@ def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> N
     elif facts.last_image == "must":
         what = "between two pictures"
     first = "image or --video" if facts.video else "image"
-    for flag, given, needed in ((first, image, plan.clip.image), ("last-image", last_image, plan.clip.last_image)):
+    for flag, given, needed in (
+        (first, request.image, plan.clip.image),
+        ("last-image", request.last_image, plan.clip.last_image),
+    ):
         if needed and given is None:
             message = f"--{flag} is missing: {facts.name} makes clips {what}"
             raise RequestError("image-missing", message, RULES["image-missing"])
