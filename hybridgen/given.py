@@ -38,6 +38,10 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
         message += _models_that_take("last_image", facts)
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    if facts.last_image == "must" and frames == 1:
+        near = str(1 + facts.vae.stride_time)
+        message = f"--frames 1 has no room for the last picture that {facts.name} needs; nearest: {near}"
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"frames": near}])
     if request.last_image is not None and frames == 1:
         message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])

@@ -104,6 +104,8 @@ def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
     assert refusal("wan2.2-i2v", image=given, last_image=given, frames=1).rule == "last-image-unused"
     assert refusal("wan2.2-ti2v", image=given, last_image=given).rule == "last-image-unused"
     assert refusal("wan2.2-ti2v", image=str(tmp_path / "none.png")).rule == "image"
+    for pictures in {}, {"image": given}, {"image": given, "last_image": given}:
+        assert refusal("wan2.1-flf2v", frames=1, **pictures).tries == ({"frames": "5"},)
 
 
 def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
