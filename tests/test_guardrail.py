@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -152,6 +153,11 @@ def test_every_cosmos_model_but_the_random_ones_is_guarded() -> None:
     for model in known.MODELS:
         assert model.guarded == model.pipeline.startswith("Cosmos"), model.name
     assert not catalogue.find("tiny:cosmos2.5").guarded
+    large = from_folder(cache.checkpoint("cosmos2.5"))  # as if put into the cache folder
+    large = replace(large, transformer=replace(large.transformer, given_params=2_000_000_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "from_folder", lambda path: large)
+        assert catalogue.find("tiny:cosmos2.5").guarded
     folder = cache.checkpoint("cosmos3")
     assert from_folder(cache.checkpoint("cosmos2.5")).guarded and not from_folder(folder).guarded
     for said, guarded in ({}, True), ({"enable_safety_checker": True}, True), ({"enable_safety_checker": False}, False):
