@@ -41,6 +41,10 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
         message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
         message += _models_that_take("last_image", facts)
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    if facts.last_image == "must" and frames == 1:
+        near = str(1 + facts.vae.stride_time)
+        message = f"--frames 1 has no room for the last picture that {facts.name} needs; nearest: {near}"
+        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"frames": near}])
     if request.last_image is not None and frames == 1:
         message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
         raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
@@ -76,7 +80,7 @@ def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
     return True
 
 
-def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> None:
+def check_pictures(plan: Plan, request: Request) -> None:
     """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
     facts, what = plan.facts, "from a picture"
     if facts.video:
@@ -84,7 +88,10 @@ def check_pictures(plan: Plan, image: Path | None, last_image: Path | None) -> N
     elif facts.last_image == "must":
         what = "between two pictures"
     first = "image or --video" if facts.video else "image"
-    for flag, given, needed in ((first, image, plan.clip.image), ("last-image", last_image, plan.clip.last_image)):
+    for flag, given, needed in (
+        (first, request.image, plan.clip.image),
+        ("last-image", request.last_image, plan.clip.last_image),
+    ):
         if needed and given is None:
             message = f"--{flag} is missing: {facts.name} makes clips {what}"
             raise RequestError("image-missing", message, RULES["image-missing"], [{flag.split()[0]: "picture.png"}])

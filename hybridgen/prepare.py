@@ -31,10 +31,11 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     for text in (request.prompt, request.negative_prompt or ""):
         if text.encode("utf-8", "ignore").decode() != text:
             raise RequestError("prompt", "the prompt is not valid UTF-8")
-    image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
-    check_pictures(plan, image, last_image)
-    given, plan = video_of(request, plan)
-    if launcher.speaks():  # the other ranks of a joined job take rank 0's files
+    check_pictures(plan, request)
+    image = last_image = given = None
+    if launcher.speaks():  # the other ranks of a joined job take rank 0's files, and may be where they are not
+        image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
+        given, plan = video_of(request, plan)
         check_outputs(outputs, video, endings(plan.clip.frames))
         if plan.facts.guarded:
             guardrail.check_installed(plan.facts.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hybridgen.errors import RequestError, RunFailed
@@ -18,6 +20,7 @@ from hybridgen.job import Job
 from hybridgen.models import catalogue, cosmos3_facts, known
 from hybridgen.models.files import Folder
 from hybridgen.models.folder import from_folder
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.tiny import cache
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import prepare
@@ -107,6 +110,16 @@ def test_of_blocked_frames_nothing_is_left(degrees: Flags, checker: type[Checker
     assert checker.made.read_text() == "made\n"  # by one rank, once
 
 
+@pytest.mark.parametrize("verdict", [lambda frames: frames / 255, lambda frames: frames[:, ::2]])
+def test_an_answer_that_is_no_such_frames_is_not_written(
+    verdict: Callable[[Frames], Any], checker: type[Checker]
+) -> None:
+    checker.verdict = staticmethod(verdict)
+    guardrail = Guardrail(torch.device("cpu"))
+    with pytest.raises(ValueError, match="in the same form"):
+        guardrail.checked(np.zeros((5, 8, 8, 3), np.uint8))
+
+
 def test_what_is_written_are_the_frames_that_the_checker_returns(checker: type[Checker], tmp_path: Path) -> None:
     pictures = []
     for name, verdict in (("plain", lambda x: x), ("blurred", lambda x: 255 - x)):
@@ -140,6 +153,11 @@ def test_every_cosmos_model_but_the_random_ones_is_guarded() -> None:
     for model in known.MODELS:
         assert model.guarded == model.pipeline.startswith("Cosmos"), model.name
     assert not catalogue.find("tiny:cosmos2.5").guarded
+    large = from_folder(cache.checkpoint("cosmos2.5"))  # as if put into the cache folder
+    large = replace(large, transformer=replace(large.transformer, given_params=2_000_000_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "from_folder", lambda path: large)
+        assert catalogue.find("tiny:cosmos2.5").guarded
     folder = cache.checkpoint("cosmos3")
     assert from_folder(cache.checkpoint("cosmos2.5")).guarded and not from_folder(folder).guarded
     for said, guarded in ({}, True), ({"enable_safety_checker": True}, True), ({"enable_safety_checker": False}, False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,18 @@ def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
     assert refusal("wan2.2-i2v", image=given, last_image=given, frames=1).rule == "last-image-unused"
     assert refusal("wan2.2-ti2v", image=given, last_image=given).rule == "last-image-unused"
     assert refusal("wan2.2-ti2v", image=str(tmp_path / "none.png")).rule == "image"
+    for pictures in {}, {"image": given}, {"image": given, "last_image": given}:
+        assert refusal("wan2.1-flf2v", frames=1, **pictures).tries == ({"frames": "5"},)
+
+
+def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(prompt="a", image=str(tmp_path / "on-another-machine.png"))
+    plan = Case("wan2.1-i2v", 1).plan()
+    for rank, needed in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(RequestError, match="there is no such file") if needed else nullcontext():
+            assert prepare(Recipe(request=request), plan, Outputs(tmp_path / "clip.mp4")).image is None
 
 
 @pytest.mark.parametrize(

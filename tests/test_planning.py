@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -54,6 +55,24 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
     with pytest.raises(RequestError, match="FluxPipeline"):
         catalogue.find(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_index.json", "[]"),
+        ("model_index.json", '{"_class_name": "WanPipeline"}'),
+        ("transformer/config.json", "{}"),
+        ("vae/config.json", "{}"),
+        ("vae/diffusion_pytorch_model.safetensors", "x"),
+    ],
+)
+def test_a_checkpoint_with_a_broken_file_is_refused(name: str, content: str, tmp_path: Path) -> None:
+    shutil.copytree(catalogue.DEMO_FOLDER, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(RequestError, match=str(tmp_path)) as refusal:
+        catalogue.find(str(tmp_path))
+    assert refusal.value.rule == "unreadable-model"
 
 
 def test_token_counts_are_the_known_ones() -> None:

@@ -17,6 +17,8 @@ DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "checkpoint"
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
 TINY = "tiny:"
 """How the name of a tiny random checkpoint begins."""
+MOST_TINY = 10_000_000
+"""Parameters that no tiny checkpoint has: what has more, wherever the cache folder is, is another model."""
 
 DEMO_DEFAULTS = RequestDefaults(
     width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32", example="a red circle moves right"
@@ -71,7 +73,9 @@ def _tiny(name: str) -> ModelFacts:
             f"--model {name} is no tiny checkpoint; there are {', '.join(known)}",
             tries=[{"model": (difflib.get_close_matches(name, known, n=1) or known)[0]}],
         )
-    return replace(from_folder(cache.checkpoint(kind.name)), name=name, defaults=kind.defaults, guarded=False)
+    facts = from_folder(cache.checkpoint(kind.name))
+    guarded = facts.guarded and facts.transformer.params > MOST_TINY
+    return replace(facts, name=name, defaults=kind.defaults, guarded=guarded)
 
 
 def _cached_snapshot(hub_id: str, revision: str | None) -> Path | None:

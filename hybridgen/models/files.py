@@ -30,7 +30,8 @@ class Folder:
                 f"--model {self.path}: cannot read {name} ({type(error).__name__}); "
                 "a folder in diffusers layout with model_index.json is needed",
             ) from error
-        assert isinstance(content, dict)
+        if not isinstance(content, dict):
+            raise RequestError("unreadable-model", f"--model {self.path}: {name} holds no keys")
         return content
 
     def params(self, component: str) -> int:

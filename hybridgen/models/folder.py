@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,17 @@ PIPELINES: dict[str, Reader] = {
 
 def from_folder(path: Path) -> ModelFacts:
     """Read a checkpoint. Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler."""
-    folder = Folder(path)
+    try:
+        return _read(Folder(path))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, struct.error) as error:
+        raise RequestError(
+            "unreadable-model",
+            f"--model {path}: its files do not hold what they should ({type(error).__name__}: {error})",
+        ) from error
+
+
+def _read(folder: Folder) -> ModelFacts:
+    path = folder.path
     index = folder.json("model_index.json")
     pipeline = str(index.get("_class_name"))
     if pipeline in cosmos_facts.NOT_RUN:

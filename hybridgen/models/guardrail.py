@@ -61,12 +61,22 @@ class Guardrail:
             self.checker.to("cpu")
 
     def checked(self, frames: Frames) -> Frames | None:
-        """frames [T, H, W, 3] uint8 -> what may be shown of them, faces blurred; None: nothing."""
+        """frames [T, H, W, 3] uint8 -> what may be shown of them, faces blurred; None: nothing.
+
+        Raises ValueError for anything but None or as many frames in the same form: a writer would make noise of it.
+        """
+        import numpy as np
+
         self.checker.to(self.device)
         try:
-            found: Frames | None = self.checker.check_video_safety(frames)
+            answer = self.checker.check_video_safety(frames)
         finally:
             self.checker.to("cpu")
+        if answer is None:
+            return None
+        found: Frames = np.asarray(answer)
+        if (found.shape, found.dtype) != (frames.shape, frames.dtype):
+            raise ValueError("the guardrail did not return as many frames in the same form")
         return found
 
 
