@@ -166,7 +166,7 @@ def look(request: Request, plan: Plan) -> list[str]:
     if path is not None:
         lines.append(f"from    {path.name}, its last {plan.clip.encoded_frames} frames")
     try:
-        check_pictures(plan, *(picture_of(request, name) for name in ("image", "last_image")))
+        check_pictures(plan, request)
     except RequestError as error:
         lines.append(f"to run  {error.message.partition(':')[0]}")
     return lines

@@ -57,7 +57,7 @@ class VideoWriter:
             try:
                 if self.error is None:
                     self.ffmpeg.stdin.write(frames.tobytes())
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - close() raises for it; the queue must be emptied
                 self.error = error
 
     def add(self, frames: Frames) -> None:
@@ -72,7 +72,7 @@ class VideoWriter:
         self.tags_file.unlink(missing_ok=True)
         if self.ffmpeg.returncode or self.error:
             self.part.unlink(missing_ok=True)
-            said = words.decode(errors="replace").strip() or f"exit code {self.ffmpeg.returncode}"
+            said = words.decode(errors="replace").strip() or str(self.error or f"exit code {self.ffmpeg.returncode}")
             raise RuntimeError(f"ffmpeg could not write {self.path}: {said}")
         take_name(self.part, self.path, self.overwrite)
 
