@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -192,14 +191,3 @@ class WanEncoder(Encoder):
         rest = dict.fromkeys(("transformer", "transformer_2", "vae"))
         dtypes = {"default": self.dtype, "image_encoder": torch.float32}  # as its authors recommend
         self.pipe = getattr(diffusers, self.pipeline).from_pretrained(folder, dtype=dtypes, **rest).to(device)
-
-    def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        plan = self.plan
-        found = self.pipe.encode_prompt(
-            prompt,
-            negative_prompt,
-            do_classifier_free_guidance=plan.branches == 2,
-            max_sequence_length=plan.facts.text_tokens,
-            device=self.device,
-        )
-        return Inputs([e.to(self.dtype) for e in found[: plan.branches]])
