@@ -158,8 +158,3 @@ class Predict25(Cosmos):
             return pictures
         pixels = torch.from_numpy(np.array(pictures[0])).permute(2, 0, 1).contiguous()
         return pixels.float().div(255)[None, None]
-
-    def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """The distribution's mode, so nothing is drawn."""
-        mean, std = wan_vae.statistics(self.vae, moments)
-        return (moments.chunk(2, 1)[0] - mean) * (1.0 / std)

@@ -166,8 +166,11 @@ class Denoiser(ABC):
         raise NotImplementedError
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32."""
-        raise NotImplementedError
+        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32.
+
+        Here the distribution's mode, so nothing is drawn.
+        """
+        return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
 
     def own_attention(self) -> None:
         """Let every block call `self.attention`, where the stock modules would not."""
