@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -127,7 +128,7 @@ class Denoiser(ABC):
 
     @classmethod
     @abstractmethod
-    def encoder(cls, plan: Plan, folder: Any, device: torch.device) -> Encoder:
+    def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> Encoder:
         """What turns the request's words and pictures into inputs; loaded on rank 0 alone, and freed by it."""
 
     @classmethod
