@@ -19,8 +19,9 @@ from hybridgen.errors import RequestError
 from hybridgen.given import video_of
 from hybridgen.models.cosmos import Condition, Cosmos
 from hybridgen.models.cosmos_predict import Predict2, Predict25, VideoToWorld
-from hybridgen.models.denoiser import Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.folder import from_folder
+from hybridgen.models.slots import Step
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import negative_prompt, prepare
 from hybridgen.recipe import Recipe, Request

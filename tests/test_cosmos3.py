@@ -16,11 +16,12 @@ from hybridgen.errors import RequestError
 from hybridgen.kernels import select
 from hybridgen.models import wan_vae
 from hybridgen.models.cosmos3 import Cosmos3
-from hybridgen.models.denoiser import Denoiser, KeyValue, Partial, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.files import Folder
 from hybridgen.models.folder import from_folder
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import empty_experts, fill, load_scheduler
+from hybridgen.models.slots import KeyValue, Partial, Step
 from hybridgen.planner.memory import terms
 from hybridgen.recipe import Request
 from hybridgen.resolve import clip_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridgen.degrees import Degrees
-from hybridgen.models.denoiser import Normed
+from hybridgen.models.slots import Normed
 from hybridgen.models.wan import TextAttention
 from hybridgen.models.wan_image import ImageAttention, WanImage, WanTokenTime
 from hybridgen.runtime.comm import Group

@@ -20,8 +20,9 @@ from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as omni
 from torch import Tensor, nn
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, KeyValue, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, patchify, unpatchify
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from hybridgen.kernels import Kernel
 from hybridgen.models import wan_vae
 from hybridgen.models.cosmos import Cosmos
-from hybridgen.models.denoiser import Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, KeyValue, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, unpatchify
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import KeyValue, Step
 from hybridgen.models.inputs import Inputs
+from hybridgen.models.slots import KeyValue, Step
 from hybridgen.models.wan import TextAttention, Wan, WanEncoder
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard
