@@ -49,7 +49,7 @@ class Request:
     last_image: Optional[str] = option("Picture that it ends with.", metavar="FILE")
     video: Optional[str] = option("Video that the clip continues.", metavar="FILE")
     size: Optional[str] = option("Width x height in pixels.", metavar="WxH")
-    frames: Optional[int] = option("Number of frames; Wan makes 4k + 1.", metavar="N")
+    frames: Optional[int] = option("Number of frames: 4k + 1.", metavar="N")
     steps: Optional[int] = option("Denoising steps.", metavar="N")
     guidance: Optional[float] = option("Guidance scale; 1 turns guidance off.", metavar="X")
     guidance_2: Optional[float] = option("Guidance scale of the low-noise expert.", metavar="X")
@@ -70,7 +70,7 @@ class Parallel:
     pipefusion: Optional[int | str] = option(
         "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.", metavar="N[:A,B,...]"
     )
-    vae: Optional[int] = option("Ranks that decode, laid over the others.", metavar="N")
+    vae: Optional[int] = option("Ranks that decode and encode, laid over the others.", metavar="N")
     order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
     warmup: Optional[int] = option(
