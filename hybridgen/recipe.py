@@ -70,7 +70,7 @@ class Parallel:
     pipefusion: Optional[int | str] = option(
         "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.", metavar="N[:A,B,...]"
     )
-    vae: Optional[int] = option("Ranks that decode, and encode given frames; laid over the others.", metavar="N")
+    vae: Optional[int] = option("Ranks that decode and encode, laid over the others.", metavar="N")
     order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
     warmup: Optional[int] = option(

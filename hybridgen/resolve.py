@@ -260,14 +260,12 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
             f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
             tries=[{"guidance-2": None}],
         )
+    first, second = defaults.guidance, defaults.guidance_2
     if request.guidance is not None:
-        first = request.guidance
-        second = first if request.guidance_2 is None else request.guidance_2
-    else:
-        first = defaults.guidance
-        fallback = first if defaults.guidance_2 is None else defaults.guidance_2
-        second = fallback if request.guidance_2 is None else request.guidance_2
-    return first, second
+        first = second = request.guidance
+    if request.guidance_2 is not None:
+        second = request.guidance_2
+    return first, first if second is None else second
 
 
 def _round(value: int, multiple: int) -> int:

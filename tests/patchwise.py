@@ -1,6 +1,6 @@
 """PipeFusion with stale K/V in one process: diffusers' own pipeline, whose transformers run patch by patch.
 
-A reference of its own: nothing of hybridgen takes part in a pass.
+A reference of its own: of hybridgen only rotate() and unpatchify() take part in a pass.
 """
 
 from __future__ import annotations

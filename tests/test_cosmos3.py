@@ -16,11 +16,12 @@ from hybridgen.errors import RequestError
 from hybridgen.kernels import select
 from hybridgen.models import wan_vae
 from hybridgen.models.cosmos3 import Cosmos3
-from hybridgen.models.denoiser import Denoiser, KeyValue, Partial, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.files import Folder
 from hybridgen.models.folder import from_folder
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import empty_experts, fill, load_scheduler
+from hybridgen.models.slots import KeyValue, Partial, Step
 from hybridgen.planner.memory import terms
 from hybridgen.recipe import Request
 from hybridgen.resolve import clip_of
@@ -29,15 +30,14 @@ from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion.run import Buffers
 from hybridgen.strategies.ulysses import run as ulysses
 from tests import checkpoints, matrix, stock
-from tests.checkpoints import SEED, Case, run_case, stock_latents
+from tests.checkpoints import LAYERS, SEED, Case, run_case, stock_latents
 
 LIMIT = 1e-5
-TWO_LAYERS = (("layers", 2),)
 
-HARD = Case("cosmos3", images=1, size="48x144", frames=9, steps=2, changes=TWO_LAYERS)
+HARD = Case("cosmos3", images=1, size="48x144", frames=9, steps=2, changes=LAYERS)
 """3 x 9 x 3 latent cells: padded to 2 x 5 x 3 = 30 tokens, of which 10 are a given frame's; two K/V heads."""
-TEXT = Case("cosmos3", size="48x80", frames=9, steps=3, changes=TWO_LAYERS)
-IMAGE = Case("cosmos3", size="80x48", frames=1, steps=2, changes=TWO_LAYERS)
+TEXT = Case("cosmos3", size="48x80", frames=9, steps=3, changes=LAYERS)
+IMAGE = Case("cosmos3", size="80x48", frames=1, steps=2, changes=LAYERS)
 STOCK = [
     TEXT,
     IMAGE,
@@ -46,7 +46,7 @@ STOCK = [
     replace(TEXT, guidance=1.0, index=(("use_native_flow_schedule", True), ("default_use_system_prompt", False))),
     replace(
         IMAGE,
-        changes=(*TWO_LAYERS, ("hidden_act", "relu2"), ("qk_norm_for_text", False), ("use_und_k_norm_for_gen", True)),
+        changes=(*LAYERS, ("hidden_act", "relu2"), ("qk_norm_for_text", False), ("use_und_k_norm_for_gen", True)),
     ),
 ]
 
@@ -77,7 +77,7 @@ MORE = [
     (IMAGE, Degrees(tp=2, ulysses=2, ring=2)),
     (IMAGE, Degrees(pipefusion=2, vae=2)),
     (replace(TEXT, guidance=0.5), Degrees(cfg=2)),
-    (replace(TEXT, changes=(*TWO_LAYERS, ("kv_heads", 4))), Degrees(tp=4)),
+    (replace(TEXT, changes=(*LAYERS, ("kv_heads", 4))), Degrees(tp=4)),
 ]
 
 
@@ -97,7 +97,7 @@ def decoded(case: Case) -> Tensor:
 
 def test_the_published_composition_on_72_ranks() -> None:
     """TensorRT-LLM's for Cosmos3-Super on GB200 NVL72: 64 query heads, 8 K/V heads."""
-    shape = (*TWO_LAYERS, ("heads", 64), ("kv_heads", 8), ("head_dim", 8))
+    shape = (*LAYERS, ("heads", 64), ("kv_heads", 8), ("head_dim", 8))
     case = Case("cosmos3", size="224x144", frames=5, steps=2, changes=shape)  # 70 tokens over 36 ranks
     outcome = run_case(case, case.plan(Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)))
     assert outcome.error(stock_latents(case)) <= LIMIT
@@ -170,7 +170,7 @@ def test_facts_are_those_of_the_checkpoint() -> None:
 
 def test_sound_and_actions_are_not_read() -> None:
     more = (("sound_gen", True), ("sound_dim", 8), ("action_gen", True), ("action_dim", 4))
-    case = replace(TEXT, changes=(*TWO_LAYERS, *more))
+    case = replace(TEXT, changes=(*LAYERS, *more))
     parts = {name.split(".")[0] for name, _ in empty_experts(case.plan(), case.folder)[0].named_parameters()}
     assert parts == {"embed_tokens", "layers", "norm_moe_gen", "proj_in", "proj_out", "time_embedder"}
 

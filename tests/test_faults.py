@@ -9,7 +9,7 @@ import torch
 
 from hybridgen.degrees import Degrees
 from hybridgen.layout import Layout, TokenShards
-from hybridgen.models.denoiser import Step
+from hybridgen.models.slots import Step
 from hybridgen.models.wan import Condition, Wan
 from hybridgen.plan import Clip
 from hybridgen.runtime.attention import Merge

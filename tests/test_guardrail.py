@@ -149,16 +149,16 @@ def test_latents_would_show_what_was_blurred(checker: type[Checker], tmp_path: P
         job_of(tmp_path, latents=Path("clip.safetensors"))
 
 
-def test_every_cosmos_model_but_the_random_ones_is_guarded() -> None:
+def test_every_cosmos_model_but_the_random_ones_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     for model in known.MODELS:
         assert model.guarded == model.pipeline.startswith("Cosmos"), model.name
-    assert not catalogue.find("tiny:cosmos2.5").guarded
-    large = from_folder(cache.checkpoint("cosmos2.5"))  # as if put into the cache folder
+    folder, folder3 = (Case(kind, changes=LAYERS).folder for kind in ("cosmos2.5", "cosmos3"))
+    monkeypatch.setattr(cache, "checkpoint", lambda name: folder)
+    assert from_folder(folder).guarded and not catalogue.find("tiny:cosmos2.5").guarded
+    assert not from_folder(folder3).guarded
+    large = from_folder(folder)  # as if put into the cache folder
     large = replace(large, transformer=replace(large.transformer, given_params=2_000_000_000))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "from_folder", lambda path: large)
-        assert catalogue.find("tiny:cosmos2.5").guarded
-    folder = cache.checkpoint("cosmos3")
-    assert from_folder(cache.checkpoint("cosmos2.5")).guarded and not from_folder(folder).guarded
+    monkeypatch.setattr(catalogue, "from_folder", lambda path: large)
+    assert catalogue.find("tiny:cosmos2.5").guarded
     for said, guarded in ({}, True), ({"enable_safety_checker": True}, True), ({"enable_safety_checker": False}, False):
-        assert cosmos3_facts.model(Folder(folder), said)["guarded"] == guarded
+        assert cosmos3_facts.model(Folder(folder3), said)["guarded"] == guarded

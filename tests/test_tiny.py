@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,8 @@ from hybridgen.models.tiny import cache
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
 from tests import stock
+from tests.command import hybridgen
 
-ROOT = Path(__file__).parent.parent
 PROMPT, OTHER = "a robot arm lifts a cup", "snow falls"
 SIZE = 5.5e6
 WITH_PICTURE = {
@@ -132,12 +129,11 @@ def test_any_text_has_tokens(name: str, folders: dict[str, Path]) -> None:
         assert len(tokenizer.encode("<|vision_start|>")) == 1
 
 
-def test_the_command_runs_one(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_command_runs_one(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built in another process, it is the same checkpoint."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     words = ["--model", "tiny:wan2.2-t2v", "-p", PROMPT, "--cfg", "2", "--out", "clip.mp4", "--seed", "1"]
-    command = [sys.executable, "-m", "hybridgen", "run", *words]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = hybridgen(tmp_path, "run", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "clip.mp4\n" and (tmp_path / "clip.mp4").exists()
     assert "--model tiny:wan2.2-t2v" in done.stderr and str(tmp_path) not in done.stderr

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridgen.degrees import Degrees
-from hybridgen.models.denoiser import Normed
+from hybridgen.models.slots import Normed
 from hybridgen.models.wan import TextAttention
 from hybridgen.models.wan_image import ImageAttention, WanImage, WanTokenTime
 from hybridgen.runtime.comm import Group
@@ -20,16 +20,15 @@ from hybridgen.runtime.sequence import Shard
 from hybridgen.strategies import registry
 from hybridgen.strategies.tp import run as tp
 from tests import matrix, stock
-from tests.checkpoints import Case, run_case, run_stock, stock_latents
+from tests.checkpoints import LAYERS, Case, run_case, run_stock, stock_latents
 from tests.patchwise import run_patchwise
 
 LIMIT = 1e-5
-TWO_LAYERS = (("layers", 2),)
-EMBEDDED = Case("wan2.1-i2v", 1, frames=9, steps=2, changes=TWO_LAYERS)  # 48 tokens
-BETWEEN = Case("wan2.1-flf2v", 2, frames=9, steps=2, changes=TWO_LAYERS)
+EMBEDDED = Case("wan2.1-i2v", 1, frames=9, steps=2, changes=LAYERS)  # 48 tokens
+BETWEEN = Case("wan2.1-flf2v", 2, frames=9, steps=2, changes=LAYERS)
 EXPERTS = Case("wan2.2-i2v", 1, frames=9, guidance_2=3.0)  # the third step is the second expert's
 EXPERTS_BETWEEN = Case("wan2.2-i2v", 2, frames=9, guidance_2=3.0)
-TEXT = Case("wan2.2-ti2v", size="128x128", frames=9, steps=2, changes=TWO_LAYERS)  # 48 tokens, 16 of them given below
+TEXT = Case("wan2.2-ti2v", size="128x128", frames=9, steps=2, changes=LAYERS)  # 48 tokens, 16 of them given below
 PICTURE = replace(TEXT, images=1)
 
 ALONE = [degrees for degrees in matrix.PARTS.values() if degrees.world > 1]

@@ -6,7 +6,6 @@ pass and have a timestep of their own, and a mask among the input channels says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import Cuts, Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, unpatchify
 
@@ -281,17 +281,6 @@ class CosmosEncoder(Encoder):
     def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
         super().__init__(plan, device)
         self.pipe = text_part(plan.facts.pipeline).from_pretrained(folder, dtype=self.dtype).to(device)
-
-    def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        plan = self.plan
-        found = self.pipe.encode_prompt(
-            prompt,
-            negative_prompt,
-            do_classifier_free_guidance=plan.branches == 2,
-            max_sequence_length=plan.facts.text_tokens,
-            device=self.device,
-        )
-        return Inputs([e.to(self.dtype) for e in found[: plan.branches]])
 
 
 def text_part(pipeline: str) -> Any:

@@ -20,9 +20,9 @@ from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as omni
 from torch import Tensor, nn
 
 from hybridgen.kernels import Kernel
-from hybridgen.models import wan_vae
-from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, KeyValue, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, patchify, unpatchify
 
@@ -221,9 +221,6 @@ class Cosmos3(Denoiser):
         clip = self.plan.clip
         pixels: Tensor = omni._preprocess_conditioning_image(pictures[0], clip.height, clip.width)
         return pixels.unsqueeze(2)
-
-    def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
 
 
 def give_up(owner: nn.Module, names: Sequence[str]) -> None:

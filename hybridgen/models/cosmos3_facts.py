@@ -5,7 +5,18 @@ from __future__ import annotations
 from hybridgen.models.facts import RequestDefaults, TransformerFacts
 from hybridgen.models.files import Config, Folder
 
-DEFAULTS = RequestDefaults(frames=189, steps=35, guidance=6.0, fps=24)
+TRAITS: Config = {
+    "image": "may",
+    "encodes": "first",
+    "pads": True,
+    "guided_below_1": True,
+    "text_tokens": 300,
+    "defaults": RequestDefaults(frames=189, steps=35, guidance=6.0, fps=24),
+}
+"""What the pipeline can do and its defaults, as fields of ModelFacts.
+
+A video's text is a chat of so many tokens with a short prompt; it differs from prompt to prompt.
+"""
 
 
 def transformer(folder: Folder, index: Config) -> TransformerFacts:
@@ -34,17 +45,9 @@ def transformer(folder: Folder, index: Config) -> TransformerFacts:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """What model_index.json of Cosmos3OmniPipeline says, and its defaults.
-
-    A video's text is a chat of so many tokens with a short prompt; it differs from prompt to prompt.
-    """
+    """What model_index.json of Cosmos3OmniPipeline says, and TRAITS."""
     return {
-        "image": "may",
-        "encodes": "first",
-        "pads": True,
-        "guided_below_1": True,
-        "text_tokens": 300,
+        **TRAITS,
         "native_flow": bool(index.get("use_native_flow_schedule")),
-        "defaults": DEFAULTS,
         "guarded": bool(index.get("enable_safety_checker", True)),
     }

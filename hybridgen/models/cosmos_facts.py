@@ -62,7 +62,6 @@ def transformer(folder: Folder, index: Config) -> TransformerFacts:
         in_channels=config["in_channels"] + bool(config["concat_padding_mask"]),
         out_channels=config["out_channels"],
         patch=(patch_t, patch_h, patch_w),
-        freq_dim=hidden,
         biases=False,
         adaln=config["adaln_lora_dim"],
         max_positions=max(size // patch for size, patch in zip(config["max_size"], config["patch_size"], strict=True)),

@@ -11,7 +11,8 @@ from torch import Tensor
 from hybridgen.kernels import Kernel
 from hybridgen.models import wan_vae
 from hybridgen.models.cosmos import Cosmos
-from hybridgen.models.denoiser import Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard
 
@@ -158,8 +159,3 @@ class Predict25(Cosmos):
             return pictures
         pixels = torch.from_numpy(np.array(pictures[0])).permute(2, 0, 1).contiguous()
         return pixels.float().div(255)[None, None]
-
-    def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """The distribution's mode, so nothing is drawn."""
-        mean, std = wan_vae.statistics(self.vae, moments)
-        return (moments.chunk(2, 1)[0] - mean) * (1.0 / std)

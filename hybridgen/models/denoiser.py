@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -18,59 +18,10 @@ from torch import Tensor
 from hybridgen.kernels import Kernel
 from hybridgen.models import wan_vae
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Attend, Attention, Cuts, KeyValue, Partial, Relay, Remember, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.attention import attend, attend_plain
 from hybridgen.runtime.sequence import Shard, patchify, unpatchify
-
-KeyValue = tuple[Tensor, Tensor]
-"""K and V of the same tokens, [B, n, Hk, D] each."""
-
-Partial = tuple[Tensor, Tensor]
-"""Attention over some of the keys: out [B, n, H, D] and its log-sum-exp [B, n, H, 1]."""
-
-Attention = Callable[[Tensor, Tensor, Tensor, KeyValue | None], Tensor]
-"""Self-attention over the whole sequence: local q, k, v [B, local, H, D] -> out [B, local, H, D].
-
-The fourth is text that every query attends to beside the sequence, whole on every rank and never exchanged; None where
-text has an attention of its own.
-"""
-
-Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Partial]
-"""Attention over one block of keys: q, k, v, and which cp blocks k and v hold, in order."""
-
-Remember = Callable[[Tensor, Tensor, Sequence[int]], KeyValue]
-"""What was just exchanged, k, v [B, n, H, D] of some cp blocks -> all that is known of those blocks."""
-
-Relay = Callable[[int, Callable[[], Tensor], Callable[[Tensor], Tensor]], None]
-"""Something beside the passes that runs through all blocks once: how many tokens it has, what makes its hidden state
-[1, n, D] for the first block, and what takes it through the blocks of this rank."""
-
-Normed = tuple[Any, Tensor]
-"""A norm module and what it is to be applied to, [B, S, inner]."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One denoising step: its number, its timestep, which expert runs it, and how strong the guidance is."""
-
-    index: int
-    timestep: Tensor
-    expert: int
-    guidance: float
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """What tensor parallelism cuts in a block, by the names of modules and attributes in it."""
-
-    columns: tuple[str, ...]
-    """Linear layers of which a rank keeps some outputs: whole heads, or channels of the feed-forward layer."""
-    rows: tuple[str, ...]
-    """Linear layers of which it keeps the inputs that those outputs feed; what they give is summed over ranks."""
-    heads: tuple[str, ...]
-    """Numbers of heads that modules go by."""
-    norms: tuple[str, ...] = ()
-    """Norms over all heads at once, of which it keeps the weights of its own (see Denoiser.norm)."""
 
 
 class Denoiser(ABC):
@@ -127,7 +78,7 @@ class Denoiser(ABC):
 
     @classmethod
     @abstractmethod
-    def encoder(cls, plan: Plan, folder: Any, device: torch.device) -> Encoder:
+    def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> Encoder:
         """What turns the request's words and pictures into inputs; loaded on rank 0 alone, and freed by it."""
 
     @classmethod
@@ -166,8 +117,11 @@ class Denoiser(ABC):
         raise NotImplementedError
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32."""
-        raise NotImplementedError
+        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32.
+
+        Here the distribution's mode, so nothing is drawn.
+        """
+        return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
 
     def own_attention(self) -> None:
         """Let every block call `self.attention`, where the stock modules would not."""

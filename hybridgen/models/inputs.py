@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +37,8 @@ class Inputs:
         return cls(text, tensors.get("image"), tensors.get("condition"))
 
 
-class Encoder(ABC):
-    """The encoders of a checkpoint, for as long as they are needed."""
+class Encoder:
+    """The encoders of a checkpoint, for as long as they are needed; a family's class loads them."""
 
     pipe: Any
     """diffusers' pipeline, with these components alone."""
@@ -47,9 +46,16 @@ class Encoder(ABC):
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.plan, self.device, self.dtype = plan, device, getattr(torch, plan.dtype)
 
-    @abstractmethod
     def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        """Inputs of a request, but for the condition; pictures are PIL images, first frame first."""
+        """Inputs of a request, but for the condition; pictures are PIL images, first frame first. Here words alone."""
+        found = self.pipe.encode_prompt(
+            prompt,
+            negative_prompt,
+            do_classifier_free_guidance=self.plan.branches == 2,
+            max_sequence_length=self.plan.facts.text_tokens,
+            device=self.device,
+        )
+        return Inputs([e.to(self.dtype) for e in found[: self.plan.branches]])
 
     def free(self) -> None:
         """Give up the memory."""

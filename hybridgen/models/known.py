@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridgen.models import cosmos_facts
+from hybridgen.models import cosmos3_facts, cosmos_facts
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 
 WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
@@ -205,16 +205,11 @@ COSMOS3_NANO = ModelFacts(
         head_norm=True,
     ),
     vae=VAE_22,
-    text_tokens=300,
     text_params=0,
-    image="may",
-    encodes="first",
-    pads=True,
-    guided_below_1=True,
     guarded=True,
-    defaults=RequestDefaults(frames=189, steps=35, guidance=6.0, fps=24),
     licence=NVIDIA_LICENCE,
     origin="defaults of diffusers' transformer and pipeline; text: a guess for a prompt with its templates",
+    **cosmos3_facts.TRAITS,
 )
 COSMOS = (
     *predict2("2b", PREDICT2_2B),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models.denoiser import Cuts, Denoiser, KeyValue, Step
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, KeyValue, Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard, unpatchify
 
@@ -192,14 +192,3 @@ class WanEncoder(Encoder):
         rest = dict.fromkeys(("transformer", "transformer_2", "vae"))
         dtypes = {"default": self.dtype, "image_encoder": torch.float32}  # as its authors recommend
         self.pipe = getattr(diffusers, self.pipeline).from_pretrained(folder, dtype=dtypes, **rest).to(device)
-
-    def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        plan = self.plan
-        found = self.pipe.encode_prompt(
-            prompt,
-            negative_prompt,
-            do_classifier_free_guidance=plan.branches == 2,
-            max_sequence_length=plan.facts.text_tokens,
-            device=self.device,
-        )
-        return Inputs([e.to(self.dtype) for e in found[: plan.branches]])

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.kernels import Kernel
-from hybridgen.models import wan_vae
-from hybridgen.models.denoiser import KeyValue, Step
 from hybridgen.models.inputs import Inputs
+from hybridgen.models.slots import KeyValue, Step
 from hybridgen.models.wan import TextAttention, Wan, WanEncoder
 from hybridgen.plan import Plan
 from hybridgen.runtime.sequence import Shard
@@ -39,7 +38,7 @@ class ImageAttention(TextAttention):
 
 
 class WanPictures(Wan):
-    """What all of them have in common: pictures to frames, and frames to the condition."""
+    """What all of them have in common: which frames the autoencoder encodes."""
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
         """The first picture, grey (zeros) where nothing is known, and the last picture where it is given."""
@@ -51,10 +50,6 @@ class WanPictures(Wan):
         first, *last = (frame.unsqueeze(2) for frame in frames)
         unknown = first.new_zeros(1, 3, clip.encoded_frames - len(pictures), clip.height, clip.width)
         return torch.cat([first, unknown, *last], 2)
-
-    def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """The distribution's mode, so nothing is drawn."""
-        return wan_vae.normalise(self.vae, moments.chunk(2, 1)[0])
 
 
 class WanImage(WanPictures):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybridgen.models.denoiser import Attend, Denoiser, KeyValue, Partial
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attend, KeyValue, Partial
 from hybridgen.plan import Plan
 from hybridgen.runtime.attention import merge_stacked
 from hybridgen.runtime.comm import Group

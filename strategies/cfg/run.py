@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hybridgen.models.denoiser import Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.mesh import Mesh
 

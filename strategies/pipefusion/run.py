@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hybridgen.models.denoiser import Denoiser, Step
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybridgen.models.denoiser import Attend, Denoiser, KeyValue, Partial
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attend, KeyValue, Partial
 from hybridgen.plan import Plan
 from hybridgen.runtime.attention import Merge
 from hybridgen.runtime.comm import Group

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridgen.models.denoiser import Cuts, Denoiser, Normed
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.load import take_slice
+from hybridgen.models.slots import Cuts, Normed
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridgen.models.denoiser import Attention, Denoiser, KeyValue
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attention, KeyValue
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
