@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
