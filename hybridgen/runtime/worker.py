@@ -27,7 +27,7 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
     quiet_libraries()
     rank = set_up(context, job)
     embeds = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
-    with rank.stage("load"):
+    with rank.stage("load", mapped=True):
         model = load(rank)
     if rank.first:
         rank.progress.stage("load", f"{job.plan.degrees}", rank.seconds["load"])
@@ -43,7 +43,7 @@ def work(context: RankContext, job: Job) -> dict[str, Any] | None:
 def encode(rank: Rank) -> Tensor:
     """Encode the prompts; the text encoder is gone afterwards. [branches, 1, text tokens, text_dim]"""
     plan, job = rank.job.plan, rank.job
-    with rank.stage("load text encoder", "load"):
+    with rank.stage("load text encoder", "load", mapped=True):
         encoder = TextEncoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
         embeds = encoder.encode(job.prompt, job.negative_prompt)
