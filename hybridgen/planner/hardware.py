@@ -46,10 +46,12 @@ class Hardware:
     """Memory that context and communicators take on every rank (B)."""
     first: Constant
     """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
-    workspace: Constant
-    """How many times its tensors decoding takes on a rank alone, with the workspace of its convolutions (1)."""
-    strips: Constant
-    """The same where several ranks decode (1)."""
+    unfolded: Constant
+    """Size, as channels x frames x rows, up to which a rank alone unfolds the input of a 3x3x3 convolution into 27
+    copies (1); 0 where kernels need none."""
+    channel_block: Constant
+    """Channels that convolutions work on at once, in copies of input and output with whole blocks of them (1); 0 where
+    they need no copies."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant

@@ -27,12 +27,20 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
         Term("weights", facts.experts * expert_params(plan, layers) * e, ("denoise", "decode")),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
+        Term("text states", text_states(plan), ("denoise", "decode")),
         Term("activations", activations(plan)),
         Term("latents", latents(plan)),
         Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, ("denoise", "decode")),
         *registry.memory(plan, rank),
     ]
     return [term for term in found if term.size]
+
+
+def text_states(plan: Plan) -> int:
+    """The embeddings of all branches, and what each expert makes of those that it cross-attends to."""
+    facts, transformer = plan.facts, plan.facts.transformer
+    projected = facts.experts * plan.own_branches * transformer.hidden if transformer.cross_attention else 0
+    return facts.text_tokens * (plan.branches * transformer.text_dim + projected) * plan.itemsize
 
 
 def expert_params(plan: Plan, layers: int) -> int:

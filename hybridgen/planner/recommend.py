@@ -20,6 +20,7 @@ from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
 from hybridgen.recipe import Recipe
 from hybridgen.resolve import given_degrees, order_of, template
+from hybridgen.strategies.parallel_vae import rules as parallel_vae
 from hybridgen.traffic import PHASES, Term
 
 RULES = {
@@ -155,16 +156,13 @@ def _with_width(plan: Plan, width: int) -> Plan:
     return replace(plan, degrees=replace(plan.degrees, vae=width))
 
 
-def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
-    """Memory of the fullest rank."""
-    rank = memory.fullest_rank(plan)
-    workspace = hardware.strips if plan.degrees.vae > 1 else hardware.workspace
-    context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
-    terms = [
-        term._replace(size=int(term.size * workspace.value)) if term.phases == ("decode",) else term
-        for term in memory.terms(plan, rank)
-    ]
-    return (*terms, Term("context", int(context), PHASES))
+def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term, ...]:
+    """Memory of a rank on this machine; of the fullest one unless said."""
+    rank = memory.fullest_rank(plan) if rank is None else rank
+    context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
+    kernels = parallel_vae.workspace(plan, rank, hardware.unfolded.value, int(hardware.channel_block.value))
+    terms = [*memory.terms(plan, rank), Term("convolutions", kernels, ("decode",)), Term("context", context, PHASES)]
+    return tuple(term for term in terms if term.size)
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

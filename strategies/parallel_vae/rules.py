@@ -22,6 +22,8 @@ NAME = "parallel-vae"
 """The VAE runs in fp32."""
 PAST = 2
 """Frames of its input that a causal convolution remembers."""
+KERNEL = 27
+"""Numbers of an input that one number of a 3x3x3 convolution's output depends on, by channel."""
 
 
 def split_dim(plan: Plan) -> int:
@@ -125,18 +127,63 @@ def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Estimate of what decoding needs beside the weights, also where one rank decodes alone.
+    """Estimate of the tensors of decoding beside the weights, also where one rank decodes alone.
 
     Remembered frames, and work: at the peak about as much as six inputs of the largest convolution (seven
     with the stock forwards of a rank alone, which pad in two copies). Counted on the decoders of Wan 2.1 and
     2.2 with fake tensors at 1280x720, where it is within 4%. Workspace of the kernels is not in it.
     """
-    ranks = plan.layout.vae_ranks()
-    if rank not in ranks:
+    sizes = _own_latent(plan, rank)
+    if sizes is None:
         return
-    rows = plan.latent_shape[2:][split_dim(plan)]
-    area = math.prod(plan.latent_shape[2:]) // rows * strip_sizes(plan)[ranks.index(rank)]
-    work = list(layers(plan, first=plan.latent_shape[1] == 1))
+    work = _pass(plan)
     remembered = sum(PAST * x.channels * x.scale**2 for x in work if x.remembers)
     largest = max(x.frames * x.channels * x.scale**2 for x in work)
-    yield Term("vae decoding", FP32 * area * (remembered + (6 if len(ranks) > 1 else 7) * largest), ("decode",))
+    yield Term("vae decoding", FP32 * math.prod(sizes) * (remembered + _inputs(plan) * largest), ("decode",))
+
+
+def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> int:
+    """Bytes that the kernels of convolutions add to the peak of decoding. For the two machine's constants see Hardware.
+
+    A kernel that unfolds holds 27 copies of its input, one that works on blocks of channels a copy of its padded
+    input and of its output. The peak is where tensors and copies together are largest, which need not be the
+    largest convolution.
+    """
+    sizes = _own_latent(plan, rank)
+    if sizes is None or not block:
+        return 0
+    rows, columns = sizes
+    alone, inputs = plan.degrees.vae == 1, _inputs(plan)
+
+    def number(x: Layer) -> int:
+        return x.channels * x.frames * x.scale**2 * rows * columns
+
+    def copies(x: Layer) -> int:
+        padded = (PAST + x.frames) * (x.scale * rows + 2)
+        if alone and x.channels * padded <= unfolded:
+            return KERNEL * number(x)
+        channels = -(-x.channels // block) * block
+        return channels * padded * (x.scale * columns + 2) + number(x) * channels // x.channels - number(x)
+
+    work = _pass(plan)
+    return FP32 * (max(inputs * number(x) + copies(x) for x in work) - inputs * max(number(x) for x in work))
+
+
+def _own_latent(plan: Plan, rank: int) -> tuple[int, int] | None:
+    """Rows and columns of the latent frames that a rank decodes; None when it decodes none."""
+    ranks = plan.layout.vae_ranks()
+    if rank not in ranks:
+        return None
+    rows, columns = plan.latent_shape[2:]
+    own = strip_sizes(plan)[ranks.index(rank)]
+    return (own, columns) if split_dim(plan) == -2 else (rows, own)
+
+
+def _pass(plan: Plan) -> list[Layer]:
+    """The convolutions of the fullest pass, the first one only where there is no other."""
+    return list(layers(plan, first=plan.latent_shape[1] == 1))
+
+
+def _inputs(plan: Plan) -> int:
+    """How many inputs of a convolution are held at once."""
+    return 6 if plan.degrees.vae > 1 else 7
