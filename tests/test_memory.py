@@ -17,7 +17,13 @@ from hybridgen.models import catalogue
 from hybridgen.models.wan import SelfAttention, TextAttention
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import memory
+from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak, phase_sizes, terms
+from hybridgen.planner.recommend import held
+from hybridgen.runtime import allocator
+from hybridgen.runtime.memory import PeakMemory, private_bytes
+from hybridgen.runtime.ranks import RankContext
+from tests.ranks import run_ranks
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)
@@ -99,10 +105,10 @@ def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
 
 def test_text_is_encoded_on_rank_0_before_the_experts_come() -> None:
     plan = Plan(WAN22, CLIP, Degrees(cfg=2, ulysses=4))
-    held = phase_sizes(terms(plan))
+    by_phase = phase_sizes(terms(plan))
     encoder = WAN22.text_params * 2
     assert [term.phases for term in terms(plan) if term.name == "text encoder"] == [("setup",)]
-    assert held["setup"] == encoder and peak(plan) == max(held.values()) < sum(t.size for t in terms(plan))
+    assert by_phase["setup"] == encoder and peak(plan) == max(by_phase.values()) < sum(t.size for t in terms(plan))
     assert not any(term.name == "text encoder" for term in terms(plan, 1))
 
 
@@ -123,3 +129,64 @@ def test_decoding_is_held_by_the_vae_s_ranks_and_shrinks_with_them() -> None:
         return sum(t.size for t in terms(plan, rank) if t.name == "vae decoding")
 
     assert decoding(8, 0) < decoding(4, 0) < decoding(1, 0) and not decoding(4, 4)
+
+
+def decoding_on(machine: str, size: int, width: int = 1) -> dict[str, int]:
+    """Terms of decoding a demo clip of this many pixels a side, by name."""
+    demo = catalogue.find("demo")
+    plan = Plan(demo, Clip(size, size, 9, 2, 3.0), Degrees(ulysses=2, vae=width), dtype="float32")
+    return {term.name: term.size for term in held(plan, find(machine), 0) if "denoise" not in term.phases}
+
+
+def test_small_convolutions_of_a_cpu_rank_alone_are_unfolded() -> None:
+    """8 channels of 4 frames of 128x128 in 27 copies; strips make two padded copies; GPUs none that count."""
+    pixels = 8 * 4 * 128 * 128 * 4
+    assert decoding_on("cpu", 128)["convolutions"] == 27 * pixels
+    assert 3 * pixels / 2 < decoding_on("cpu", 128, 2)["convolutions"] < 6 * pixels / 2
+    assert "convolutions" not in decoding_on("h100", 128)
+
+
+@pytest.mark.parametrize(("channels", "copies"), [(8, 27), (32, 2)])
+def test_torch_unfolds_as_the_planner_says(channels: int, copies: int) -> None:
+    """The most that one convolution holds beside its output, in copies of its input: 27, or oneDNN's one."""
+
+    def measure(_: RankContext) -> float:
+        x, weight = torch.randn(1, channels, 6, 130, 130), torch.randn(channels, channels, 3, 3, 3)
+        watch = PeakMemory(torch.device("cpu"))
+        out = torch.nn.functional.conv3d(x, weight)
+        return (watch.close() - out.nbytes) / out.nbytes
+
+    (found,) = run_ranks(1, measure)
+    assert found == pytest.approx(copies, rel=0.4)
+
+
+def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
+    size = 100_000_000
+
+    def measure(_: RankContext) -> list[int]:
+        found = []
+        for mapped in (False, True):
+            watch = PeakMemory(torch.device("cpu"))
+            torch.ones(size, dtype=torch.uint8)
+            watch.sample(mapped)
+            found.append(watch.close())
+        return found
+
+    (moment, mapped), *_ = run_ranks(1, measure)
+    assert size <= moment < 1.2 * size and mapped < 0.2 * size
+
+
+@pytest.mark.skipif(not allocator.has_huge_pages(), reason="the allocator is left alone without huge pages")
+def test_freed_blocks_of_a_decoding_rank_go_back() -> None:
+    """glibc would keep blocks of 8 MB below one that is in use, once it has seen one freed."""
+
+    def measure(_: RankContext) -> int:
+        torch.ones(30_000_000, dtype=torch.uint8)  # glibc's threshold follows the largest block that was freed
+        assert allocator.return_freed_memory()
+        before = private_bytes()
+        blocks = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(10)]
+        last = blocks.pop()
+        blocks.clear()
+        return private_bytes() - before - last.nbytes
+
+    assert run_ranks(1, measure)[0] < 8_000_000

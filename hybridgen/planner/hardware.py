@@ -46,6 +46,10 @@ class Hardware:
     """Memory that context and communicators take on every rank (B)."""
     first: Constant
     """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
+    packed: Constant
+    """What the kernels of matrix products keep at most of a matrix that they packed (B)."""
+    freed: Constant
+    """What the allocator keeps of freed blocks on a rank that decodes (B)."""
     unfolded: Constant
     """Size, as channels x frames x rows, up to which a rank alone unfolds the input of a 3x3x3 convolution into 27
     copies (1); 0 where kernels need none."""

@@ -50,6 +50,12 @@ def expert_params(plan: Plan, layers: int) -> int:
     return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
 
 
+def largest_matrix(plan: Plan) -> int:
+    """Bytes of a feed-forward matrix in fp32, in which kernels pack it whatever the plan's dtype."""
+    transformer = plan.facts.transformer
+    return transformer.hidden * transformer.ffn // plan.degrees.tp * FP32
+
+
 def activations(plan: Plan) -> int:
     """The most that a block holds at once: diffusers' Wan block in eager execution, counted in tests.
 

@@ -161,7 +161,14 @@ def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term,
     rank = memory.fullest_rank(plan) if rank is None else rank
     context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
     kernels = parallel_vae.workspace(plan, rank, hardware.unfolded.value, int(hardware.channel_block.value))
-    terms = [*memory.terms(plan, rank), Term("convolutions", kernels, ("decode",)), Term("context", context, PHASES)]
+    freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
+    terms = [
+        *memory.terms(plan, rank),
+        Term("packed matrices", min(memory.largest_matrix(plan), int(hardware.packed.value)), ("denoise", "decode")),
+        Term("convolutions", kernels, ("decode",)),
+        Term("freed blocks", freed, ("decode",)),
+        Term("context", context, PHASES),
+    ]
     return tuple(term for term in terms if term.size)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridgen.models.wan import Wan
 from hybridgen.outputs import part_of
+from hybridgen.runtime.allocator import return_freed_memory
 from hybridgen.runtime.rank import Rank
 from hybridgen.runtime.ranks import LATENTS_DONE
 from hybridgen.runtime.video import VideoWriter, contact_sheet
@@ -42,6 +43,8 @@ def decode(rank: Rank, model: Wan, latents: Tensor | None, digest: str) -> None:
     """Decode on the VAE's ranks; rank 0 hands each chunk to the writer and decodes the next."""
     if rank.mesh.vae() is None:
         return
+    if rank.device.type == "cpu":
+        return_freed_memory()
     chunks = model.decode(latents)
     rank.say("decode")
     if not rank.first:

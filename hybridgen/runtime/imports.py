@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 
-from hybridgen.runtime.allocator import return_freed_memory
+from hybridgen.runtime.allocator import ask_for_huge_pages
 
-return_freed_memory()  # before anything imported here makes a tensor
+ask_for_huge_pages()  # before anything imported here makes a tensor
 
 import diffusers  # noqa: E402
 import transformers  # noqa: E402
