@@ -22,7 +22,7 @@ from hybridgen.planner.memory import peak, phase_sizes, terms
 from hybridgen.planner.recommend import held
 from hybridgen.runtime import allocator
 from hybridgen.runtime.memory import PeakMemory, private_bytes
-from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.ranks import RankContext, run_local
 from tests.ranks import run_ranks
 
 WAN22 = catalogue.find("wan2.2")
@@ -176,17 +176,18 @@ def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
     assert size <= moment < 1.2 * size and mapped < 0.2 * size
 
 
+def left_of_freed_blocks(_: RankContext) -> int:
+    """Bytes that ten blocks of 8 MB leave behind when the last one is still in use."""
+    torch.ones(30_000_000, dtype=torch.uint8)  # glibc's threshold follows the largest block that was freed
+    assert allocator.return_freed_memory()
+    before = private_bytes()
+    blocks = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(10)]
+    last = blocks.pop()
+    blocks.clear()
+    return private_bytes() - before - last.nbytes
+
+
 @pytest.mark.skipif(not allocator.has_huge_pages(), reason="the allocator is left alone without huge pages")
 def test_freed_blocks_of_a_decoding_rank_go_back() -> None:
-    """glibc would keep blocks of 8 MB below one that is in use, once it has seen one freed."""
-
-    def measure(_: RankContext) -> int:
-        torch.ones(30_000_000, dtype=torch.uint8)  # glibc's threshold follows the largest block that was freed
-        assert allocator.return_freed_memory()
-        before = private_bytes()
-        blocks = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(10)]
-        last = blocks.pop()
-        blocks.clear()
-        return private_bytes() - before - last.nbytes
-
-    assert run_ranks(1, measure)[0] < 8_000_000
+    """glibc would keep them. In a new process, since this one's free blocks would be taken first."""
+    assert run_local(1, left_of_freed_blocks, start_method="spawn")[0] < 8_000_000
