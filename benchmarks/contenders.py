@@ -12,15 +12,16 @@ from benchmarks.turns import Contender, Run
 from hybridgen.degrees import Degrees
 from hybridgen.models import wan_random
 from hybridgen.models.facts import ModelFacts, TransformerFacts
+from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan import Wan
 from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.denoise import denoise, gather_latents, initial_noise
+from hybridgen.runtime.denoise import denoise, gather_latents
 from hybridgen.runtime.memory import PeakMemory
 from hybridgen.runtime.rank import set_up
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
-from tests.tiny import SEED, scheduler, tiny_job
+from tests.tiny import SEED, noise, scheduler, tiny_job
 
 SIDE = 256
 """Pixels per side of the clip that is denoised."""
@@ -93,7 +94,7 @@ def denoiser(context: RankContext, plan: Plan, whole: bool = False) -> Contender
     def contender() -> Run:
         expert = transformer(plan.facts.transformer)
         model = Wan(plan, [expert], scheduler(), job.kernel, Shard(plan.tokens, index))
-        model.prompt_embeds = prompt_embeds(plan.facts)
+        model.set_inputs(Inputs(prompt_embeds(plan.facts)))
         apply_strategies(rank, model)
 
         def run() -> Tensor:
@@ -129,7 +130,7 @@ def stock(plan: Plan, expert: Any = None) -> Contender:
             num_frames=clip.frames,
             num_inference_steps=clip.steps,
             guidance_scale=clip.guidance,
-            latents=initial_noise(tiny_job(plan), torch.device("cpu")),
+            latents=noise(plan),
             output_type="latent",
         ).frames
         return latents
@@ -145,7 +146,7 @@ def decoder(context: RankContext, plan: Plan) -> Contender:
     model = Wan(plan, [transformer(plan.facts.transformer)], None, job.kernel, Shard(plan.tokens, 0))
     model.vae = vae()
     apply_strategies(rank, model)
-    given = initial_noise(job, rank.device) if plan.world_size == 1 or context.rank == 0 else None
+    given = noise(plan) if plan.world_size == 1 or context.rank == 0 else None
 
     def run() -> Tensor:
         return torch.cat([frames for frames in model.decode(given) if frames is not None] or [torch.empty(0)])

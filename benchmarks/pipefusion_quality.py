@@ -39,7 +39,9 @@ from benchmarks.pipefusion_report import (
 )
 from hybridgen.job import Job
 from hybridgen.models import catalogue
-from hybridgen.models.wan_load import TextEncoder, load_vae
+from hybridgen.models.inputs import Inputs
+from hybridgen.models.load import load_vae
+from hybridgen.models.wan import WanEncoder
 from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import prepare
@@ -73,31 +75,31 @@ def job(number: int, steps: int, options: Options) -> Job:
 
 
 @cache
-def encoded(numbers: tuple[int, ...], dtype: str) -> list[Tensor]:
-    """Embeddings of the branches of these captions."""
+def encoded(numbers: tuple[int, ...], dtype: str) -> list[Inputs]:
+    """Inputs of these captions."""
 
-    def here(context: RankContext) -> list[Tensor]:
+    def here(context: RankContext) -> list[Inputs]:
         quiet_libraries()
         rank = set_up(context, job(numbers[0], 1, {"dtype": dtype}))
-        encoder = TextEncoder(rank.job.plan, catalogue.DEMO_FOLDER, rank.device)
+        encoder = WanEncoder(rank.job.plan, catalogue.DEMO_FOLDER, rank.device)
         return [encoder.encode(CAPTIONS[number], "") for number in numbers]
 
-    found: list[Tensor] = run_ranks(1, here, group=False)[0]
+    found: list[Inputs] = run_ranks(1, here, group=False)[0]
     return found
 
 
 def made(numbers: tuple[int, ...], steps: int, options: Options) -> list[Tensor]:
     """Final latents [1, C, T, H, W] by caption."""
     jobs = [job(number, steps, options) for number in numbers]
-    embeds = encoded(numbers, jobs[0].plan.dtype)
+    inputs = encoded(numbers, jobs[0].plan.dtype)
 
     def here(context: RankContext) -> list[Tensor | None]:
         quiet_libraries()
         first, found = set_up(context, jobs[0]), []
-        for given, embed in zip(jobs, embeds, strict=True):
+        for given, given_inputs in zip(jobs, inputs, strict=True):
             rank = replace(first, job=given)
             model = load(rank)  # anew for every clip, as in a run
-            model.set_prompt(list(embed))
+            model.set_inputs(given_inputs)
             found.append(gather_latents(rank, model, denoise(rank, model)))
         return found
 

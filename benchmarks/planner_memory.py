@@ -19,7 +19,7 @@ import torch
 from hybridgen.models import catalogue, wan_random
 from hybridgen.models.facts import TransformerFacts
 from hybridgen.planner.lookup import find
-from hybridgen.planner.recommend import held
+from hybridgen.planner.search import held
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
 from hybridgen.traffic import PHASES

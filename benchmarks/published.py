@@ -11,26 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridgen.degrees import Degrees
-from hybridgen.models import catalogue
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.models import catalogue, own
+from hybridgen.models.facts import ModelFacts, TransformerFacts
 from hybridgen.plan import Clip, Plan
 
 DATA = Path(__file__).parent / "data" / "published_latency.csv"
 
-HUNYUAN = ModelFacts(
-    name="hunyuanvideo",
-    family="hunyuan",
-    source="tencent/HunyuanVideo",
-    transformer=TransformerFacts(
-        layers=60, heads=24, head_dim=128, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
-    ),
-    text_tokens=256,
-    defaults=RequestDefaults(guidance=1.0),
-    origin="20 double and 40 single blocks counted as 60; guidance is distilled, so there is one branch",
-)
+HUNYUAN = own.read(Path(__file__).parent.parent / "examples" / "hunyuanvideo.yaml")
 COGVIDEOX = ModelFacts(
     name="cogvideox-5b",
-    family="cogvideox",
+    pipeline="",
     source="THUDM/CogVideoX-5b",
     transformer=TransformerFacts(
         layers=42, heads=48, head_dim=64, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
@@ -38,35 +28,13 @@ COGVIDEOX = ModelFacts(
     text_tokens=226,
     origin="configuration file of the checkpoint on the model hub",
 )
-COSMOS3 = ModelFacts(
-    name="cosmos3-super",
-    family="cosmos3",
-    source="nvidia/Cosmos3-Super",
-    transformer=TransformerFacts(
-        layers=64,
-        heads=64,
-        kv_heads=8,
-        head_dim=128,
-        width=5120,
-        ffn=25600,
-        gated=True,
-        text_dim=5120,
-        in_channels=48,
-        out_channels=48,
-        cross_attention=False,
-        text_stream="own",
-    ),
-    vae=VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2, params=700_000_000),
-    text_tokens=256,
-    origin="the Qwen3-32B shape that its size implies; not read from a checkpoint",
-)
 MODELS = {
     "wan2.2-a14b": catalogue.find("wan2.2"),
     "wan2.1-14b": catalogue.find("wan2.1-14b"),
     "wan2.1-t2v-1.3b": catalogue.find("wan2.1-1.3b"),
     "hunyuanvideo": HUNYUAN,
     "cogvideox-5b": COGVIDEOX,
-    "cosmos3-super": COSMOS3,
+    "cosmos3-super": catalogue.find("cosmos3"),
 }
 MACHINES = {
     "GB200": "gb200-nvl72",
@@ -102,6 +70,12 @@ class Row:
         found = re.match(r"metric=([^;]+)", self.notes)
         assert found, self.notes
         return found[1]
+
+    @property
+    def end_to_end(self) -> Row | None:
+        """The row of the same run's whole time, where that is stated beside its denoise time."""
+        found = re.search(r"end-to-end ([\d.]+)$", self.notes)
+        return replace(self, seconds=float(found[1]), notes="metric=e2e") if found else None
 
     @property
     def setup(self) -> tuple[str, ...]:

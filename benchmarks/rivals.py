@@ -16,9 +16,7 @@ from hybridgen.degrees import Degrees
 from hybridgen.models.facts import VaeFacts
 from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Plan
-from hybridgen.runtime.denoise import initial_noise
 from hybridgen.runtime.mesh import Mesh, build_mesh
-from tests.tiny import tiny_job
 from tests.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
 
 CPU = torch.device("cpu")
@@ -49,7 +47,7 @@ def distvae_decoder(plan: Plan) -> Contender:
     """Latents, here on all ranks, to frames on the first, DistVAE's way; nothing had to be wired."""
     from distvae.vae import parallelize_decoder
 
-    model, latents = vae(), initial_noise(tiny_job(plan), CPU)
+    model, latents = vae(), noise(plan)
     parallelize_decoder(model, None)
 
     def run() -> Tensor:

@@ -38,9 +38,10 @@ def head(plan: Plan) -> list[str]:
     if tokens.shards > 1:
         shares += f" over {tokens.shards} ranks, {tokens.shard_size * tokens.patches} each"
     heads = plan.heads[0] // plan.degrees.ulysses
+    length = f"{clip.frames} frames at {clip.fps} fps = {clip.frames / clip.fps:.2f} s"
     lines = [
-        f"{facts.name}  {clip.width}x{clip.height}, {clip.frames} frames at {clip.fps} fps = "
-        f"{clip.frames / clip.fps:.2f} s, {clip.steps} steps, {guided}, {plan.dtype}",
+        f"{facts.name}  {clip.width}x{clip.height}, {'one frame' if clip.frames == 1 else length}, "
+        f"{clip.steps} steps, {guided}, {plan.dtype}",
         f"plan    {plan.degrees}     {ranks(plan.world_size)}     {'exact' if plan.exact else 'approximate'}",
         f"split   {shares}; {facts.transformer.heads} heads"
         + (f", {heads} each" if heads != facts.transformer.heads else ""),

@@ -16,9 +16,10 @@ from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.planner import recommend, refusals, report
+from hybridgen.planner.ask import Recommendation, ask_for, rounder
 from hybridgen.planner.lookup import find
 from hybridgen.planner.ranking import Candidate, kinds, tie_share
-from hybridgen.planner.recommend import Recommendation
+from hybridgen.planner.search import search
 from hybridgen.recipe import Recipe, compose, flag_of, options
 from hybridgen.recipe_file import dumps
 from hybridgen.resolve import (
@@ -75,7 +76,7 @@ def plan(
     computer = find(machine or DEFAULT_HARDWARE).joined(per_node)
     if not approximate and recipe.parallel.pipefusion in (None, 1):
         refuse_pipefusion_options(recipe.parallel)
-    ask = recommend.ask_for(published_frames(recipe, facts), count, computer, facts)
+    ask = ask_for(published_frames(recipe, facts), count, computer, facts)
     if anchor is not None:
         ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))
     ask = replace(
@@ -242,7 +243,7 @@ class Page:
     def _faster(self) -> Recommendation | None:
         """The recommendation for a rounder number of fewer GPUs, where that is faster than all of them."""
         ask, limit = self.found.ask, (1 - tie_share(self.found.ask.hardware)) * self.found.best.cost.clip
-        smaller = [self._for(gpus) for gpus in recommend.rounder(ask.gpus) if gpus < ask.gpus]
+        smaller = [self._for(gpus) for gpus in rounder(ask.gpus) if gpus < ask.gpus]
         faster = [found for found in smaller if found is not None and found.best.cost.clip < limit]
         return min(faster, key=lambda found: found.best.cost.clip, default=None)
 
@@ -253,16 +254,14 @@ class Page:
 
     def _for(self, gpus: int) -> Recommendation | None:
         """The recommendation for another number of GPUs, every degree open; None where there is none."""
-        try:
-            return recommend.recommend(replace(self.found.ask, gpus=gpus, fixed={}, order=None), retry=False)
-        except RequestError:
-            return None
+        found = search(replace(self.found.ask, gpus=gpus, fixed={}, order=None))
+        return found if found.candidates else None
 
     def command(self) -> str:
         """The command that runs the first plan."""
         best = self.found.best
         words = ["hybridgen", "run", *self._given(("", "request"), best.plan.clip.frames), *report.run_flags(best.plan)]
-        return shlex.join([*words, "-p", self.recipe.request.prompt or self.facts.defaults.example])
+        return shlex.join([*words, *report.input_flags(best.plan, self.recipe.request)])
 
     def again(self) -> str:
         """The command that shows this plan again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hybridgen.cli.text import paragraph, seconds, size, span, table, width
 from hybridgen.planner import compute, decode
+from hybridgen.planner.ask import Recommendation
 from hybridgen.planner.memory import phase_sizes
 from hybridgen.planner.orders import crossings, domains, used_axes
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import Recommendation
 
 BARS = (14, 30)
 """Characters of a bar that is all of the time, on narrow and on wide pages."""
@@ -55,8 +55,10 @@ def _time(candidate: Candidate) -> list[str]:
 def _after(found: Recommendation, candidate: Candidate) -> list[str]:
     hardware, plan, cost = found.ask.hardware, candidate.plan, candidate.cost
     writing = decode.writing_seconds(plan, hardware)
+    before = decode.encode_seconds(plan, hardware)
+    encoding = f", and {seconds(before)} s to encode {plan.clip.encoded_frames} given frames" if before else ""
     text = (
-        f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s; text and transport "
+        f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s{encoding}; text and transport "
         f"{seconds(hardware.fixed.value)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
     )
     return paragraph("then", text)
@@ -98,7 +100,7 @@ def _memory(candidate: Candidate) -> list[str]:
 def _constants(found: Recommendation) -> list[str]:
     rows = [[name, f"{constant.value:.4g}", constant.origin] for name, constant in found.ask.hardware.constants()]
     rows += [
-        ["passes over the hidden state", str(compute.OTHER_PASSES), "fitted to the published kernel split"],
+        ["passes, times their bytes", str(compute.STRAY), "fitted to the published kernel split"],
         ["kernels of a block", str(compute.KERNELS), "assumed"],
         ["passes of a merge", str(compute.MERGE_PASSES), "counted in runtime/attention.py, LSE included"],
     ]

@@ -27,7 +27,7 @@ Heads = Annotated[
     Optional[int],
     typer.Option(
         "--heads",
-        help="Attention heads instead of the model's own; the hidden size stays.",
+        help="Attention heads instead of the model's own; the width of attention stays.",
         metavar="N",
         rich_help_panel="Model",
     ),

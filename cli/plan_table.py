@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import fitting, gigabytes, paragraph, seconds, span, table
+from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, span, table
+from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.orders import domains, used_axes
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import Recommendation, Rejected
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -17,7 +17,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus
     clip, name = plan.clip, plan.facts.name
     guided = "guidance on" if plan.branches == 2 else "no guidance"
-    what = f"{clip.width}x{clip.height}, {frames} frames, {clip.steps} steps, {guided}, {DTYPES[plan.dtype]}"
+    what = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {clip.steps} steps, {guided}, {DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
     if gpus > hardware.domain:
         count = -(-gpus // hardware.domain)
@@ -30,13 +30,13 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     if found.rejected:
         fits += f", {len(found.rejected)} legal ones do not (--rejected)"
     indent = len(name) + 2
-    counted = []
+    read_as = []
     if frames != clip.frames:
         made = f"{plan.latent_shape[1]} latent frames, as published figures count them; run makes {clip.frames} of it"
-        counted = paragraph("", f"{frames} frames are read as {made}", indent)
+        read_as = paragraph("", f"{frames} frames are read as {made}", indent)
     return [
         *paragraph(name, f"{what}, {plan.facts.transformer.heads} heads", indent),
-        *counted,
+        *read_as,
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]

@@ -8,9 +8,9 @@ from typing import Any
 
 from hybridgen.cli.text import seconds
 from hybridgen.errors import RequestError
+from hybridgen.planner.ask import Recommendation
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.reasons import by_name
-from hybridgen.planner.recommend import Recommendation
 
 COLOURS = {
     "attention": "#1f5a94",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
@@ -16,6 +17,7 @@ from hybridgen import shelf
 from hybridgen.cli import draw, text
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
+from hybridgen.planner.report import input_flags
 from hybridgen.recipe import Measured, Recipe, compose
 from hybridgen.resolve import resolve
 
@@ -65,7 +67,7 @@ def list_(files: MANY = None, as_json: JSON = False) -> None:
         for row in rows
         for number, one in enumerate(row["measured"] or [NO_RESULT])
     ]
-    text.answer(*text.table(head, table, left=5))
+    text.answer(*text.fitting(head, table, ("model", "measured on", "GPUs", "end to end s"), left=5))
 
 
 def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
     lines = {
         "about": found.notes,
         "for": ", ".join(part for part in machine if part),
-        "model": f"{plan.facts.source}, {found.checkpoint.license or 'licence not given'}"
+        "model": f"{plan.facts.source}, {found.checkpoint.license or plan.facts.licence or 'licence not given'}"
         + (f", revision {plan.facts.revision}" if plan.facts.revision else ""),
     }
     name = file.stem if file in shelf.files() else file
@@ -121,7 +123,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
         "",
         *([line for one in found.measured for line in _result(one, found)] or ["measured   nothing yet"]),
         "",
-        f"run        hybridgen run --recipe {name} -p '{plan.facts.defaults.example}'",
+        f"run        {shlex.join(['hybridgen', 'run', '--recipe', str(name), *input_flags(plan, found.request)])}",
     )
 
 

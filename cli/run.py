@@ -15,7 +15,8 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
-from hybridgen.machine import choose, crowded, device_name
+from hybridgen.given import look
+from hybridgen.machine import choose, crowded, device_name, hardware_unused
 from hybridgen.outputs import Outputs
 from hybridgen.plan import Plan
 from hybridgen.planner.fill import is_open
@@ -44,7 +45,10 @@ class Engine(str, Enum):
 @with_recipe_flags()
 def run(
     out: Annotated[
-        Optional[Path], typer.Option("--out", "-o", help="Video file.", metavar="FILE.mp4", rich_help_panel=OUTPUT)
+        Optional[Path],
+        typer.Option(
+            "--out", "-o", help="Video file; of one frame a .png, too.", metavar="FILE.mp4", rich_help_panel=OUTPUT
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace files that exist.", rich_help_panel=OUTPUT)] = False,
     latents: Annotated[
@@ -98,19 +102,14 @@ def run(
         if not quiet:
             text.say(*_chosen(candidate, hardware))
     elif machine is not None:
-        raise RequestError(
-            "hardware-unused",
-            f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
-            "nearest: without it, or with --auto --gpus N",
-            tries=[{"hardware": None}],
-        )
+        raise hardware_unused(machine)
     plan = resolve(chosen, gpus)
     outputs = Outputs(out, latents, report, preview, overwrite)
     if engine is Engine.xfuser:
         _with_xfuser(chosen, plan, outputs, dry_run, quiet)
         return
     if dry_run:
-        text.answer(*draw.whole(plan))
+        text.answer(*draw.whole(plan), *look(chosen.request, plan))
         return
     show = draw.whole if verbose else draw.head
     if not chosen.request.prompt:
@@ -122,7 +121,8 @@ def run(
             mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None,
             crowded(plan.world_size) if job.device == "cpu" else None,
         )
-        text.say(*show(plan), f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
+        text.say(*show(plan), *look(chosen.request, plan))
+        text.say(f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
         text.say("start    torch, diffusers and the ranks ...")
     from hybridgen.runtime.launch import launch
 

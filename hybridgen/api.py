@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen import shelf
-from hybridgen.machine import choose
+from hybridgen.machine import choose, hardware_unused
 from hybridgen.outputs import Outputs
 from hybridgen.planner.fill import is_open
 from hybridgen.prepare import prepare
@@ -29,6 +29,8 @@ def generate(
     *,
     recipe: str | Path | None = None,
     gpus: int | None = None,
+    auto: bool = False,
+    hardware: str | Path | None = None,
     latents: str | Path | None = None,
     preview: str | Path | None = None,
     overwrite: bool = False,
@@ -39,6 +41,7 @@ def generate(
 
     `options` are the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20.
     Pairs may be tuples: size=(64, 64). Ranks are new processes, and every call starts its own.
+    With `auto`, or `gpus` and no degree, the planner chooses what is open, for `hardware` or this machine.
 
     Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
     option.
@@ -50,8 +53,10 @@ def generate(
         raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
     words = {name: _as_given(name, value) for name, value in options.items()}
     chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
-    if gpus is not None and is_open(chosen):
-        chosen, _, _ = choose(chosen, gpus)
+    if auto or (gpus is not None and is_open(chosen)):
+        chosen, _, _ = choose(chosen, gpus, None if hardware is None else str(hardware))
+    elif hardware is not None:
+        raise hardware_unused(str(hardware))
     plan = resolve(chosen, gpus)
 
     def path(name: str | Path | None) -> Path | None:

@@ -5,8 +5,9 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 
 from __future__ import annotations
 
-from hybridgen import resolve
-from hybridgen.planner import recommend
+from hybridgen import given, resolve
+from hybridgen.models import guardrail
+from hybridgen.planner import refusals
 from hybridgen.strategies import registry
 
 READING = "The text cannot be read as what the flag, key or file should hold; the message says what was expected."
@@ -15,7 +16,7 @@ KERNEL = "An attention kernel runs on some devices, dtypes and head sizes only. 
 KERNEL += "partial results are merged (ring, attention2d) it must also return its log-sum-exp, or the merge is wrong."
 FILES = "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost."
 CHECKPOINT = (
-    "hybridgen runs Wan text-to-video checkpoints in diffusers layout, whose scheduler acts on every number alone, "
+    "hybridgen runs checkpoints of Wan and Cosmos in diffusers layout, whose scheduler acts on every number alone, "
 )
 CHECKPOINT += "since each rank steps its own part of the latents."
 IMPORT = "Only what is understood is taken over from another engine's file, so that the recipe does what the file did."
@@ -34,6 +35,7 @@ OTHERS = {
     "degree": WHOLE,
     "degree-format": READING,
     "device": "cuda needs a CUDA device that torch sees; cpu is always there.",
+    "diffusers-changed": "hybridgen takes diffusers' models apart by names that diffusers does not promise to keep.",
     "dtype": NAME,
     "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
     "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "
@@ -45,13 +47,14 @@ OTHERS = {
     "fps": WHOLE,
     "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees.",
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
+    guardrail.RULE: guardrail.WHY,
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
     "keys are refused, since a typing error would silently keep the old value.",
     "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
     "or with --auto; elsewhere the flag would change nothing.",
-    "heads": "--heads cuts the model's hidden size into another number of heads, all equally wide.",
+    "heads": "--heads cuts the channels of the model's attention into another number of heads, all equally wide.",
     "import-foreign": IMPORT,
     "import-key": IMPORT,
     "import-model": IMPORT,
@@ -61,7 +64,8 @@ OTHERS = {
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
     "output-exists": FILES,
     "output-folder": FILES,
-    "output-format": FILES,
+    "output-format": FILES + " A clip of one frame is a picture, .png, or a video of one frame where .mp4 is said.",
+    "output-twice": FILES,
     "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",
@@ -96,4 +100,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    return dict(sorted({**OTHERS, **resolve.RULES, **recommend.RULES, **registry.explanations()}.items()))
+    own = (resolve.RULES, given.RULES, refusals.RULES, registry.explanations())
+    return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

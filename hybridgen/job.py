@@ -26,6 +26,11 @@ class Job:
     negative_prompt: str
     seed: int
     output: Path
+    image: Path | None = None
+    """Picture that the clip starts from."""
+    last_image: Path | None = None
+    video: Path | None = None
+    """Video that it continues."""
     latents: Path | None = None
     """Where the final latents are kept for the user."""
     preview: Path | None = None
@@ -35,6 +40,20 @@ class Job:
     quiet: bool = False
     threads: int = 1
     """CPU threads of a rank."""
+
+    def pictures(self) -> list[Any]:
+        """The given pictures as PIL images in RGB, the first frame first; of a given video the frames to encode."""
+        if self.video is not None:
+            from PIL import Image
+
+            from hybridgen.runtime.video import last_frames
+
+            clip = self.plan.clip
+            frames = last_frames(self.video, self.plan.facts.video_frames or clip.frames)
+            return [Image.fromarray(frame) for frame in frames[: clip.encoded_frames]]
+        from diffusers.utils import load_image
+
+        return [load_image(str(path)) for path in (self.image, self.last_image) if path is not None]
 
     @property
     def part(self) -> Path:
@@ -54,6 +73,9 @@ class Job:
             "revision": self.plan.facts.revision,
             "prompt": self.prompt,
             "negative_prompt": self.negative_prompt,
+            "image": None if self.image is None else self.image.name,
+            "last_image": None if self.last_image is None else self.last_image.name,
+            "video": None if self.video is None else self.video.name,
             "size": f"{clip.width}x{clip.height}",
             "frames": clip.frames,
             "steps": clip.steps,

@@ -65,6 +65,16 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
     return *fill(recipe, gpus, hardware), hardware
 
 
+def hardware_unused(machine: str) -> RequestError:
+    """Where a machine is named and the planner has nothing to choose."""
+    return RequestError(
+        "hardware-unused",
+        f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
+        "nearest: without it, or with --auto --gpus N",
+        tries=[{"hardware": None}],
+    )
+
+
 def crowded(ranks: int) -> str | None:
     """One sentence when CPU ranks would wait for each other more than they work; None when they would not."""
     cores = os.cpu_count() or 1
@@ -91,10 +101,9 @@ def check_machine(plan: Plan, device: str) -> None:
     needed = sum(peak(plan, rank) for rank in range(world))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
-        gpus = "a GPU" if world == 1 else f"{world} GPUs"
         raise RequestError(
             "memory",
-            f"this machine has no {gpus} for the plan, and on its CPUs {plan.facts.name} would need about "
-            f"{needed / 1e9:.0f} GB of {present / 1e9:.0f} GB; nearest: --model demo",
+            f"this machine has no {'GPU' if world == 1 else f'{world} GPUs'} for the plan, and {plan.facts.name} "
+            f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs; nearest: --model demo",
             tries=[{"dry-run": ""}],
         )

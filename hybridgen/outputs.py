@@ -10,7 +10,9 @@ from pathlib import Path
 
 from hybridgen.errors import RequestError
 
-ENDINGS = {"out": ".mp4", "latents": ".safetensors", "report": ".json", "preview": ".png"}
+ENDINGS = {"out": (".mp4",), "latents": (".safetensors",), "report": (".json",), "preview": (".png",)}
+PICTURE = (".png", ".mp4")
+"""Endings of a clip of one frame: a picture, unless a video is asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,15 @@ def part_of(path: Path, owner: int) -> Path:
     return path.with_name(f".{path.name}.{owner}.part")
 
 
-def default_name(prompt: str, seed: int) -> Path:
+def endings(frames: int) -> tuple[str, ...]:
+    """Of the file that a clip of so many frames becomes, the usual one first."""
+    return PICTURE if frames == 1 else ENDINGS["out"]
+
+
+def default_name(prompt: str, seed: int, ending: str = ".mp4") -> Path:
     """A file name from prompt and seed, with a counter if it is taken."""
     slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
-    return free_name(Path(f"{slug or 'clip'}-s{seed}.mp4"), ".mp4")
+    return free_name(Path(f"{slug or 'clip'}-s{seed}{ending}"), ending)
 
 
 def free_name(path: Path, ending: str) -> Path:
@@ -44,27 +51,32 @@ def free_name(path: Path, ending: str) -> Path:
     return free
 
 
-def check_outputs(outputs: Outputs, video: Path) -> None:
+def check_outputs(outputs: Outputs, video: Path, legal: tuple[str, ...] = ENDINGS["out"]) -> None:
     """Endings are known, folders can be written, no two are one file, nothing is overwritten unasked.
+
+    `legal` are the endings that the clip itself may have, the usual one first.
 
     Raises RequestError: output-format, output-folder, output-exists, output-twice.
     """
     files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
     for name, path in files.items():
         if path is not None:
-            _check_ending(name, path)
+            _check_ending(name, path, legal if name == "out" else ENDINGS[name])
             _check_folder(name, path)
             if path.is_dir() or (path.exists() and not outputs.overwrite):
                 what = "is a folder; give" if path.is_dir() else "exists; give --overwrite to replace it, or"
                 raise RequestError("output-exists", f"--{name} {path} {what} another name")
-
-
-def _check_ending(name: str, path: Path) -> None:
-    ending = ENDINGS[name]
-    if path.suffix.lower() != ending:
-        near = str(path.with_suffix(ending)) if path.name else f"clip{ending}"
+    if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
         raise RequestError(
-            "output-format", f"--{name} {path} must end in {ending}; nearest: {near}", tries=[{name: near}]
+            "output-twice", f"--out and --preview are both {video}; nearest: one of them", tries=[{"preview": None}]
+        )
+
+
+def _check_ending(name: str, path: Path, legal: tuple[str, ...]) -> None:
+    if path.suffix.lower() not in legal:
+        near = str(path.with_suffix(legal[0])) if path.name else f"clip{legal[0]}"
+        raise RequestError(
+            "output-format", f"--{name} {path} must end in {' or '.join(legal)}; nearest: {near}", tries=[{name: near}]
         )
 
 

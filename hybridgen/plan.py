@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,14 @@ class Clip:
     guidance_2: float | None = None
     """Of the second expert; None: as the first."""
     fps: int = 16
+    image: bool = False
+    """It starts from a given picture."""
+    last_image: bool = False
+    """It ends with one."""
+    video: bool = False
+    """It continues a given video."""
+    encoded_frames: int = 0
+    """Frames of given video that the autoencoder encodes before denoising: 0, none, or 4 n + 1."""
 
     @property
     def guidances(self) -> tuple[float, float]:
@@ -49,6 +58,8 @@ class Plan:
     """PipeFusion: synchronous steps at the start of every expert, at least one."""
     stages: tuple[int, ...] = ()
     """PipeFusion: blocks of every stage; empty means as even as can be."""
+    text_lengths: tuple[int, ...] = ()
+    """Text tokens by branch; empty means as many as the facts say, in each."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -80,6 +91,13 @@ class Plan:
         return self.facts.latent_shape(self.clip.width, self.clip.height, self.clip.frames)
 
     @property
+    def state_size(self) -> int:
+        """Numbers of the latents, or of a prediction, on one rank: all of them as they are, or those of its tokens."""
+        if self.degrees.sequence * self.tokens.patches == 1:
+            return math.prod(self.latent_shape)
+        return self.tokens.local_size * self.facts.transformer.prediction_channels
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one number of the transformer's dtype."""
         return ITEMSIZE[self.dtype]
@@ -87,12 +105,31 @@ class Plan:
     @property
     def branches(self) -> int:
         """Guidance passes a step needs: with and without the prompt, or one."""
-        return 2 if self.clip.guidance > 1 else 1
+        return self.facts.branches(self.clip.guidance)
 
     @property
     def own_branches(self) -> int:
         """Branches that one rank runs."""
         return -(-self.branches // self.degrees.cfg)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that cross-attention reads: the text's, and those of the pictures where they are embedded."""
+        return self.facts.text_tokens + self.picture_tokens
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens of the embedded pictures, where there is an attention to them."""
+        pictures = (self.clip.image + self.clip.last_image) * bool(self.facts.transformer.image_dim)
+        return pictures * self.facts.image_tokens
+
+    def own_texts(self, rank: int) -> tuple[int, ...]:
+        """Text tokens of the branches that a rank runs."""
+        lengths = self.text_lengths or (self.facts.text_tokens,) * self.branches
+        if self.degrees.cfg == 1:
+            return lengths
+        branch = self.layout.coordinates(rank)["cfg"]
+        return lengths[branch : branch + 1]
 
     @property
     def passes(self) -> int:

@@ -8,10 +8,12 @@ import shlex
 
 from hybridgen import launcher
 from hybridgen.errors import RequestError
+from hybridgen.given import check_pictures, picture_of, video_of
 from hybridgen.job import Job
 from hybridgen.kernels import select
 from hybridgen.machine import check_machine, device_of
-from hybridgen.outputs import Outputs, check_outputs, default_name
+from hybridgen.models import guardrail
+from hybridgen.outputs import Outputs, check_outputs, default_name, endings
 from hybridgen.plan import Plan
 from hybridgen.recipe import Recipe, Request, flag_of, options
 
@@ -25,12 +27,19 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     request = recipe.request
     assert request.prompt
     seed = seed_of(request)
-    video = outputs.video or default_name(request.prompt, seed)
+    video = outputs.video or default_name(request.prompt, seed, endings(plan.clip.frames)[0])
     for text in (request.prompt, request.negative_prompt or ""):
         if text.encode("utf-8", "ignore").decode() != text:
             raise RequestError("prompt", "the prompt is not valid UTF-8")
-    if launcher.speaks():  # the other ranks of a joined job take rank 0's files
-        check_outputs(outputs, video)
+    check_pictures(plan, request)
+    image = last_image = given = None
+    if launcher.speaks():  # the other ranks of a joined job take rank 0's files, and may be where they are not
+        image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
+        given, plan = video_of(request, plan)
+        check_outputs(outputs, video, endings(plan.clip.frames))
+        if plan.facts.guarded:
+            guardrail.check_installed(plan.facts.name)
+            guardrail.check_outputs(plan.facts.name, outputs)
     device = device_of(recipe.runtime.device)
     merged = plan.degrees.cp > 1
     kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
@@ -43,6 +52,9 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         negative_prompt=negative_prompt(request, plan),
         seed=seed,
         output=video,
+        image=image,
+        last_image=last_image,
+        video=given,
         latents=outputs.latents,
         preview=outputs.preview,
         overwrite=outputs.overwrite,
@@ -59,7 +71,13 @@ def seed_of(request: Request) -> int:
 
 def negative_prompt(request: Request, plan: Plan) -> str:
     """The request's, or the model's own where nothing is said; "" is said."""
-    return plan.facts.defaults.negative_prompt if request.negative_prompt is None else request.negative_prompt
+    if request.negative_prompt is not None:
+        return request.negative_prompt
+    if plan.facts.negative_of_pipeline:
+        from hybridgen.models.families import negative_prompt_of
+
+        return negative_prompt_of(plan.facts)
+    return plan.facts.defaults.negative_prompt
 
 
 def _threads(plan: Plan) -> int:

@@ -45,8 +45,11 @@ class Request:
 
     prompt: Optional[str] = option("What the clip shows.", "--prompt", "-p", metavar="TEXT")
     negative_prompt: Optional[str] = option("What the clip should not show.", metavar="TEXT")
+    image: Optional[str] = option("Picture that the clip starts from, or shows.", metavar="FILE")
+    last_image: Optional[str] = option("Picture that it ends with.", metavar="FILE")
+    video: Optional[str] = option("Video that the clip continues.", metavar="FILE")
     size: Optional[str] = option("Width x height in pixels.", metavar="WxH")
-    frames: Optional[int] = option("Number of frames; Wan makes 4k + 1.", metavar="N")
+    frames: Optional[int] = option("Number of frames: 4k + 1.", metavar="N")
     steps: Optional[int] = option("Denoising steps.", metavar="N")
     guidance: Optional[float] = option("Guidance scale; 1 turns guidance off.", metavar="X")
     guidance_2: Optional[float] = option("Guidance scale of the low-noise expert.", metavar="X")
@@ -67,7 +70,7 @@ class Parallel:
     pipefusion: Optional[int | str] = option(
         "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.", metavar="N[:A,B,...]"
     )
-    vae: Optional[int] = option("Ranks that decode, laid over the others.", metavar="N")
+    vae: Optional[int] = option("Ranks that decode and encode, laid over the others.", metavar="N")
     order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
     warmup: Optional[int] = option(
@@ -127,7 +130,8 @@ class Recipe:
     schema: int = field(default=SCHEMA, metadata={"help": "Version of the recipe format."})
     license: Optional[str] = entry("Licence of this file, as an SPDX name.")
     model: Optional[str] = option(
-        "demo, wan2.2 (default), wan2.1-14b, wan2.1-1.3b, a hub id or a folder.", metavar="NAME"
+        "demo, wan2.2 (default), wan2.2-i2v, wan2.2-5b, cosmos3, cosmos2.5, tiny:NAME ..., a hub id or a folder.",
+        metavar="NAME",
     )
     checkpoint: Checkpoint = entry("Which files of the model.", Checkpoint)
     notes: Optional[str] = entry("What the recipe is for.")

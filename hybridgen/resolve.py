@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
+from hybridgen.given import continues_video, pictures_of
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.plan import ITEMSIZE, Clip, Plan
@@ -25,6 +26,7 @@ RULES = {
     "ranks are laid over the others and do not count.",
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
+    "one-frame": "Text-to-image checkpoints were trained on single frames.",
     "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
     "usual place.",
 }
@@ -192,6 +194,9 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             RULES["frames"],
             [{"frames": str(low + stride)}],
         )
+    if facts.one_frame and frames != 1:
+        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
+        raise RequestError("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
     _check_positions(facts, width, height, frames)
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:
@@ -205,7 +210,20 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             "seed",
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
-    return Clip(width, height, frames, steps, *guidance_of(request, facts), request.fps or defaults.fps)
+    image, last_image = pictures_of(request, facts, frames)
+    video = continues_video(request, facts, frames)
+    return Clip(
+        width,
+        height,
+        frames,
+        steps,
+        *guidance_of(request, facts),
+        fps=request.fps or defaults.fps,
+        image=image and not video,
+        last_image=last_image,
+        video=video,
+        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
+    )
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:
@@ -242,14 +260,12 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
             f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
             tries=[{"guidance-2": None}],
         )
+    first, second = defaults.guidance, defaults.guidance_2
     if request.guidance is not None:
-        first = request.guidance
-        second = first if request.guidance_2 is None else request.guidance_2
-    else:
-        first = defaults.guidance
-        fallback = first if defaults.guidance_2 is None else defaults.guidance_2
-        second = fallback if request.guidance_2 is None else request.guidance_2
-    return first, second
+        first = second = request.guidance
+    if request.guidance_2 is not None:
+        second = request.guidance_2
+    return first, first if second is None else second
 
 
 def _round(value: int, multiple: int) -> int:
@@ -257,12 +273,13 @@ def _round(value: int, multiple: int) -> int:
 
 
 def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
-    """The same model with its hidden size cut into another number of heads. Raises RequestError (heads)."""
+    """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
     inner = facts.transformer.heads * facts.transformer.head_dim
     if heads < 1 or inner % heads:
         close = ", ".join(map(str, nearest(heads, divisors(inner))))
         raise RequestError(
-            "heads", f"--heads {heads} does not divide the hidden size {inner} of {facts.name}; nearest: {close}"
+            "heads",
+            f"--heads {heads} does not divide the {inner} channels of attention of {facts.name}; nearest: {close}",
         )
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 

@@ -7,18 +7,21 @@ Padding counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hybridgen.plan import FP32, Plan
 
-Phase = Literal["setup", "denoise", "decode"]
+Phase = Literal["setup", "condition", "denoise", "decode"]
 Overlap = Literal["", "attention", "next pass"]
-PHASES: tuple[Phase, ...] = ("setup", "denoise", "decode")
+PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
 
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
+TOKEN_ID = 8
+"""Bytes of one token's number."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Message:
 
 
 class Term(NamedTuple):
-    """Memory of one rank, in bytes, and the phases in which it is held."""
+    """Memory of one rank, in bytes, and the phases in which it is held.
+
+    Its "setup" is over when the transformers are loaded; given video is encoded after that ("condition"). Messages
+    before denoising all count as "setup".
+    """
 
     name: str
     size: int
@@ -61,14 +68,27 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
-    """Traffic that belongs to no strategy: the text embeddings, and the gather of the final latents on rank 0."""
+    """Traffic that belongs to no strategy: text and pictures from rank 0, and the final latents to it."""
     messages = []
     if plan.world_size > 1:
-        text = plan.branches * plan.facts.text_tokens * plan.facts.transformer.text_dim * plan.itemsize
+        tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
+        transformer = plan.facts.transformer
+        ids = transformer.text_stream == "own"  # the transformer embeds them itself
+        text = tokens * (TOKEN_ID if ids else transformer.text_dim * plan.itemsize)
         size = (plan.world_size - 1) * text if rank == 0 else 0
-        messages.append(Message(SETUP, "world", "broadcast", "text embeddings", size, 1, "setup"))
+        what = "token ids" if ids else "text embeddings"
+        messages.append(Message(SETUP, "world", "broadcast", what, size, 1, "setup"))
+        if plan.clip.encoded_frames:
+            frames = (plan.clip.encoded_frames - 1) // plan.facts.vae.stride_time + 1
+            given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
+            size = (plan.world_size - 1) * given if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
+        if plan.picture_tokens:
+            embedding = plan.picture_tokens * plan.facts.transformer.image_dim * plan.itemsize
+            size = (plan.world_size - 1) * embedding if rank == 0 else 0
+            messages.append(Message(SETUP, "world", "broadcast", "picture embeddings", size, 1, "setup"))
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
-        size = plan.tokens.local_size * plan.facts.transformer.patch_channels * FP32 if sends else 0
+        size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0
         messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "decode"))
     return messages

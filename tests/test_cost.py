@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import planner_accuracy as accuracy
-from benchmarks.published import COSMOS3, rows
+from benchmarks.published import rows
 from hybridgen.degrees import AXES, Degrees
 from hybridgen.errors import RequestError
 from hybridgen.layout import Layout
@@ -26,6 +26,7 @@ from hybridgen.strategies import registry
 
 ROOT = Path(__file__).parent.parent
 WAN22 = catalogue.find("wan2.2")
+COSMOS3 = catalogue.find("cosmos3-super")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)
 """The published 80 frames: 20 latent frames."""
 RACK = find("gb200-nvl72")
@@ -44,6 +45,14 @@ def test_wan_on_gb200_is_within_the_model_s_error() -> None:
     errors = [abs(line.error) for line in others]
     assert mean(errors) <= 0.05 and max(errors) <= 0.10
     assert all(abs(line.error) <= 0.05 for line in fitted)
+
+
+def test_cosmos3_follows_from_constants_of_wan() -> None:
+    """Published: one B200 373.1 s, 383.1 s end to end; 72 GB200 6.79 s, 11.78 s. None of them was fitted to."""
+    lines = accuracy.unseen_lines(rows())
+    assert [line.row.seconds for line in lines] == [373.1, 383.1, 6.79, 11.78]
+    assert all(abs(line.error) <= 0.10 for line in lines)
+    assert not any(row.model == "cosmos3-super" for row in rows() if (row.config, row.seconds) in accuracy.CALIBRATION)
 
 
 def test_other_nvlink_machines_are_within_their_error() -> None:
@@ -113,10 +122,21 @@ def test_grouped_heads_and_own_text_weights() -> None:
     facts = COSMOS3.transformer
     assert facts.matrix_params == 2 * 5120 * 8192 + 2 * 5120 * 1024 + 3 * 5120 * 25600
     assert 2 * facts.layers * facts.matrix_params == pytest.approx(62.5e9, rel=0.02)  # 64.0 B with embeddings
-    plan = Plan(COSMOS3, Clip(1280, 736, 189, 35, 5.0))
+    plan = Plan(COSMOS3, Clip(1280, 720, 189, 35, 6.0))
     queries, keys, heads, key_heads = compute.attention_shape(plan)
     assert (keys - queries, heads, key_heads) == (COSMOS3.text_tokens, 64, 8)
     assert compute.text_seconds(plan, RACK) > 0
+
+
+def test_passes_follow_the_shape_of_a_block() -> None:
+    """Wan: 13 of the hidden state, 6 over its heads, 2 over the feed-forward layer; Cosmos3 has one layer less, 64
+    heads of 128 on a hidden state of 5120, 8 K/V heads that are joined with the text's, and a gate."""
+    assert compute.channel_passes(WAN22.transformer) == (13 * 5120, 6 * 5120 + 2 * 13824)
+    assert compute.channel_passes(COSMOS3.transformer) == (9 * 5120, 2 * 8192 + 2 * 1024 + 4 * 1024 + 3 * 25600)
+    assert compute.channel_passes(catalogue.find("wan2.2-5b").transformer).hidden == (13 + 9) * 3072  # own timesteps
+    whole, halves = wan(), wan(tp=2)
+    split = compute.channel_passes(WAN22.transformer).split * whole.tokens.tokens * 2 * compute.STRAY
+    assert compute.other_bytes(whole) - compute.other_bytes(halves) == pytest.approx(split / 2)
 
 
 def test_a_collective_on_one_link() -> None:

@@ -10,7 +10,7 @@ import torch
 from examples.train_demo.clips import CAPTIONS
 from hybridgen.job import Job
 from hybridgen.models import catalogue
-from hybridgen.models.wan_load import TextEncoder
+from hybridgen.models.wan import WanEncoder
 from hybridgen.outputs import Outputs
 from hybridgen.prepare import prepare
 from hybridgen.recipe import compose
@@ -36,11 +36,11 @@ def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) 
     """Make clips on this rank alone, without files: the frames as they go to the writer, judged."""
     alone = RankContext(0, 1, 0, context.folder, context.status)
     first = set_up(alone, job(captions[0][1], captions[0][0], dtype))
-    encoder = TextEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
+    encoder = WanEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
     model, found = load(first), []
     for index, caption in captions:
         rank = replace(first, job=job(caption, index, dtype))
-        model.set_prompt(list(encoder.encode(caption, "")))
+        model.set_inputs(encoder.encode(caption, ""))
         chunks = model.decode(denoise(rank, model))
         frames = torch.cat([chunk for chunk in chunks if chunk is not None])
         found.append((caption, judge(frames.numpy() / 255.0)))
@@ -49,16 +49,17 @@ def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) 
 
 
 def test_captions_are_shown() -> None:
-    """At least 95% of all 96, colour, shape and direction together, half of them in bf16."""
+    """At least 95% of 48, colour, shape and direction together, half of them in bf16."""
     dtypes = ("float32", "bfloat16")
+    captions = sorted(enumerate(CAPTIONS), key=lambda pair: pair[0] * 37 % len(CAPTIONS))[:48]  # of every kind
 
     def share(context: RankContext) -> list[tuple[str, Verdict]]:
         quiet_libraries()
-        return verdicts(list(enumerate(CAPTIONS))[context.rank :: RANKS], dtypes[context.rank], context)
+        return verdicts(captions[context.rank :: RANKS], dtypes[context.rank], context)
 
     shown = [pair for part in run_ranks(RANKS, share, deadline=400, group=False) for pair in part]
     wrong = [(caption, verdict) for caption, verdict in shown if verdict != expected(caption)]
-    assert len(shown) == len(CAPTIONS) == 96
+    assert len(shown) == len(captions)
     assert len(wrong) <= 0.05 * len(shown), wrong
 
 

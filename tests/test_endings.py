@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from hybridgen.cli.main import call
 from hybridgen.errors import RunFailed
+from hybridgen.models.wan import WanEncoder
 from hybridgen.runtime import worker
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.runtime.video import VideoWriter
@@ -137,7 +138,7 @@ def test_ranks_do_not_outlive_a_killed_launcher(long_run: Run) -> None:
 
 
 STAGES = {
-    "load text encoder": (worker, "TextEncoder"),
+    "load text encoder": (WanEncoder, "__init__"),
     "load": (worker, "fill"),
     "keep latents": (safetensors.torch, "save"),
     "decode": (VideoWriter, "add"),

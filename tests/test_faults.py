@@ -9,7 +9,8 @@ import torch
 
 from hybridgen.degrees import Degrees
 from hybridgen.layout import Layout, TokenShards
-from hybridgen.models.wan import Condition, Step, Wan
+from hybridgen.models.slots import Step
+from hybridgen.models.wan import Condition, Wan
 from hybridgen.plan import Clip
 from hybridgen.runtime.attention import Merge
 from hybridgen.runtime.comm import Group
@@ -53,7 +54,7 @@ def attend_padding(patch: Patch) -> None:
     patch.setattr(TokenShards, "valid_local", lambda self, index, width=1: width * self.local_size)
     local = Wan.local_attention
 
-    def unmasked(self: Wan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def unmasked(self: Wan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: None = None) -> torch.Tensor:
         tokens = self.shard.tokens
         object.__setattr__(tokens, "tokens", tokens.padded)
         try:

@@ -15,8 +15,8 @@ import torch
 from hybridgen.degrees import Degrees
 from hybridgen.models import catalogue, wan_random
 from hybridgen.models.facts import TransformerFacts
+from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler
 from hybridgen.models.wan import Wan
-from hybridgen.models.wan_load import EXPERTS, empty_experts, fill, load_scheduler
 from hybridgen.plan import FP32, Clip, Plan
 from hybridgen.runtime import memory
 from hybridgen.runtime.mesh import Mesh
@@ -92,7 +92,7 @@ def test_tp_ranks_together_hold_the_model_once() -> None:
 @pytest.mark.parametrize("degrees", [Degrees(tp=4), Degrees(pipefusion=4), Degrees(tp=2, pipefusion=2)], ids=str)
 def test_no_rank_reads_more_than_its_share(degrees: Degrees, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are shared out; what is left of the model is read by every rank."""
-    from hybridgen.models.wan_load import _Weights
+    from hybridgen.models.load import _Weights
 
     read, counted = _Weights.read, [0]
 

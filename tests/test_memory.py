@@ -19,9 +19,11 @@ from hybridgen.plan import Clip, Plan
 from hybridgen.planner import memory
 from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak, phase_sizes, terms
-from hybridgen.planner.recommend import held
+from hybridgen.planner.search import held
 from hybridgen.runtime import allocator
 from hybridgen.runtime.memory import PeakMemory, private_bytes
+from hybridgen.runtime.progress import Progress
+from hybridgen.runtime.rank import Rank
 from hybridgen.runtime.ranks import RankContext, run_local
 from tests.ranks import run_ranks
 
@@ -65,7 +67,7 @@ class Slots:
     def norm(self, *pairs: Any) -> list[Tensor]:
         return [norm(x) for norm, x in pairs]
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, text: None) -> Tensor:
         return torch.empty_like(q)
 
 
@@ -141,9 +143,18 @@ def decoding_on(machine: str, size: int, width: int = 1) -> dict[str, int]:
 def test_small_convolutions_of_a_cpu_rank_alone_are_unfolded() -> None:
     """8 channels of 4 frames of 128x128 in 27 copies; strips make two padded copies; GPUs none that count."""
     pixels = 8 * 4 * 128 * 128 * 4
-    assert decoding_on("cpu", 128)["convolutions"] == 27 * pixels
-    assert 3 * pixels / 2 < decoding_on("cpu", 128, 2)["convolutions"] < 6 * pixels / 2
-    assert "convolutions" not in decoding_on("h100", 128)
+    assert decoding_on("cpu", 128)["decoding convolutions"] == 27 * pixels
+    assert 3 * pixels / 2 < decoding_on("cpu", 128, 2)["decoding convolutions"] < 6 * pixels / 2
+    assert "decoding convolutions" not in decoding_on("h100", 128)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(1, 128), (2, 64)])
+def test_convolutions_of_the_encoder_are_copied_as_well(width: int, rows: int) -> None:
+    """96 channels of 4 frames, with 2 remembered ones and the edges, while given video is encoded."""
+    clip = Clip(128, 128, 9, 2, 3.0, image=True, encoded_frames=9)
+    plan = Plan(catalogue.find("wan2.1-i2v"), clip, Degrees(ulysses=2, vae=width))
+    found = [term for term in held(plan, find("cpu"), 0) if term.name == "encoding convolutions"]
+    assert [(term.size, term.phases) for term in found] == [(96 * 6 * (rows + 2) * 130 * 4, ("condition",))]
 
 
 @pytest.mark.parametrize(("channels", "copies"), [(8, 27), (32, 2)])
@@ -174,6 +185,23 @@ def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
 
     (moment, mapped), *_ = run_ranks(1, measure)
     assert size <= moment < 1.2 * size and mapped < 0.2 * size
+
+
+def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
+    """As when inputs are made ready between two readings of weights."""
+    size = 100_000_000
+
+    def measure(context: RankContext) -> int:
+        cpu: Any = torch.device("cpu")
+        nothing: Any = None
+        rank = Rank(context, nothing, cpu, nothing, Progress(), PeakMemory(cpu))
+        torch.ones(size, dtype=torch.uint8)
+        with rank.stage("load", mapped=True):
+            pass
+        return rank.memory.close()
+
+    (found,) = run_ranks(1, measure)
+    assert size <= found < 1.2 * size
 
 
 def left_of_freed_blocks(_: RankContext) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ def demo_vae() -> Any:
 
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
-    return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), decode=None))
+    return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), unnormalise=partial(unnormalise, vae)))
 
 
 @dataclass
@@ -249,7 +250,7 @@ def test_only_this_instance_is_changed_and_gets_its_own_forward_back() -> None:
     vae, other, stock = build_vae(TINY), build_vae(TINY), WanCausalConv3d.forward
     hooked = vae.decoder.conv_in
     hooked.forward = mine = lambda x, cache_x=None: x
-    with halo.sharded(vae, lone_strip(2)):
+    with halo.sharded(vae.decoder, lone_strip(2)):
         changed = [name for name, module in vae.named_modules() if "forward" in module.__dict__]
         assert WanCausalConv3d.forward is stock
         assert not any("forward" in module.__dict__ for module in other.modules())
@@ -303,7 +304,7 @@ def test_rules_know_the_decoder(vae: VaeFacts) -> None:
         decoder = AutoencoderKLWan(**config(vae)).decoder
     plan = plan_for(vae, 8, 8, 2, Degrees())
     convs = [m for m in decoder.modules() if getattr(m, "kernel_size", ())[-2:] == (3, 3)]
-    assert sorted(m.in_channels for m in convs) == sorted(x.channels for x in rules.layers(plan, first=False))
+    assert sorted(m.in_channels for m in convs) == sorted(x.channels for x in rules.decoder_layers(plan, first=False))
 
 
 def test_traffic_of_72_ranks_is_counted_fast() -> None:

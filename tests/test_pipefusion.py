@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.degrees import AXES, Degrees
-from hybridgen.models.wan import rotate
 from hybridgen.plan import Clip
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
@@ -22,6 +21,7 @@ from hybridgen.runtime.sequence import patchify, unpatchify
 from hybridgen.strategies.pipefusion import rules
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
 from tests import matrix
+from tests.patchwise import Key, Remembering
 from tests.tiny import (
     FACTS,
     SEED,
@@ -38,27 +38,6 @@ from tests.tiny import (
 LIMIT = 1e-5
 CLIP = Clip(64, 64, 17, 7, 4.0, 3.0)  # 80 tokens
 UNEVEN = Clip(48, 80, 5, 7, 4.0, 3.0)  # 30 tokens
-Key = tuple[int, int]
-
-
-class Remembering:
-    """Self-attention over K/V of all patches, of which `span` is fresh."""
-
-    def __init__(self, kept: dict[Key, tuple[Tensor, Tensor]], layer: int) -> None:
-        self.kept, self.layer, self.branch, self.span = kept, layer, 0, slice(None)
-
-    def __call__(self, attn: Any, hidden: Tensor, _: None, __: None, rope: tuple[Tensor, Tensor]) -> Tensor:
-        q, k, v = attn.norm_q(attn.to_q(hidden)), attn.norm_k(attn.to_k(hidden)), attn.to_v(hidden)
-        q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, v))
-        q, k = rotate(q, *rope), rotate(k, *rope)
-        key = (self.branch, self.layer)
-        if self.span == slice(None):
-            self.kept[key] = k.clone(), v.clone()
-        else:
-            self.kept[key][0][:, self.span], self.kept[key][1][:, self.span] = k, v
-        k, v = self.kept[key]
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
-        return attn.to_out[0](out.flatten(2))  # type: ignore[no-any-return]
 
 
 def forward(expert: Any, tokens: Tensor, time: Tensor, branch: int, span: slice, shape: Any) -> Tensor:
@@ -231,12 +210,12 @@ def patches_swapped(patch: pytest.MonkeyPatch) -> None:
     remember = Buffers.remember
 
     def other(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
-        here = self.patch
-        self.patch = None if here is None else self.patches - 1 - here
+        here = self.model.window
+        self.model.window = None if here is None else self.patches - 1 - here
         try:
             return remember(self, k, v, blocks)
         finally:
-            self.patch = here
+            self.model.window = here
 
     patch.setattr(Buffers, "remember", other)
 

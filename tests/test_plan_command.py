@@ -22,11 +22,11 @@ from hybridgen.explanations import rules
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import recommend
+from hybridgen.planner.ask import Ask, ask_for
 from hybridgen.planner.hardware import Constant
 from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.ranking import oblong
-from hybridgen.planner.recommend import Ask
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
 
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 WAN22 = catalogue.find("wan2.2")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)
 CLIP_480P = Clip(832, 480, 81, 50, 5.0)
+BAD_ANCHORS = ("0", "-300", "nan", "inf", "-inf")
 PUBLISHED = "--cfg 2 --ulysses 4 --attn2d 3x3 --vae 8"
 
 
@@ -134,7 +135,7 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
 
 
 def test_planning_is_quick() -> None:
-    """CPU seconds, which other processes on the machine do not change; start-up is included for 72."""
+    """CPU seconds, start-up included for 72; twice what it takes: a busy machine passes, torch's import does not."""
     started = time.process_time()
     assert recommend.recommend(ask(4608)).candidates
     assert time.process_time() - started < 2
@@ -142,7 +143,7 @@ def test_planning_is_quick() -> None:
     command = [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.6
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 
 # The pages
@@ -219,7 +220,7 @@ def test_hosts_set_the_domain(plan: Any) -> None:
 
 def test_what_a_recipe_leaves_open_is_planned() -> None:
     recipe = compose(None, ["parallel.ulysses=4", "parallel.order=[ulysses, cfg]"], {"model": "wan2.1-1.3b"})
-    best = recommend.recommend(recommend.ask_for(recipe, 16, find("h200"))).best.plan
+    best = recommend.recommend(ask_for(recipe, 16, find("h200"))).best.plan
     assert best.degrees.ulysses == 4 and best.order[:2] == ("ulysses", "cfg") and best.world_size == 16
     assert best.facts.name == "wan2.1-t2v-1.3b"
 
@@ -366,14 +367,25 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     assert "does not say head_dim, ffn" in plan(f"--model-facts {file} --gpus 8", code=2)
 
 
+def test_an_example_of_such_a_model(plan: Any) -> None:
+    out = plan(f"--model-facts {ROOT}/examples/hunyuanvideo.yaml --gpus 8 --hardware h100")
+    assert "hunyuanvideo  1280x720, 129 frames, 50 steps, no guidance" in out and "1  ulysses8 vae8" in out
+
+
 def test_a_mixture_of_transformers(plan: Any) -> None:
-    """Cosmos3-Super on 72 GPUs: published 6.79 s with a 3x3 grid, from one GPU's 373.1 s on B200 (344 s on GB200)."""
-    flags = f"--model-facts {ROOT}/examples/cosmos3-super.yaml --gpus 72 --anchor 344 --json"
-    published = json.loads(plan(f"{flags} {PUBLISHED}"))["candidates"][0]
-    assert published["denoise_s"] == pytest.approx(6.79, rel=0.05)
-    assert published["memory_gb"]["weights"] == pytest.approx(128, rel=0.05)  # 64 B parameters
-    rows, cols = json.loads(plan(flags))["candidates"][0]["degrees"]["attn2d"]
+    """Cosmos3-Super on 72 GPUs: published 6.79 s with a 3x3 grid, and 11.78 s end to end."""
+    flags = "--model cosmos3-super --gpus 72 --hardware gb200-nvl72"
+    published = json.loads(plan(f"{flags} {PUBLISHED} --json"))["candidates"][0]
+    assert published["denoise_s"] == pytest.approx(6.79, rel=0.10)
+    assert published["end_to_end_s"] == pytest.approx(11.78, rel=0.10)
+    assert published["memory_gb"]["weights"] == pytest.approx(128 / 2, rel=0.05)  # of 64 B parameters, the video's
+    best = json.loads(plan(f"{flags} --json"))["candidates"][0]
+    rows, cols = best["degrees"]["attn2d"]
     assert rows > cols  # 8 K/V heads of 64: gathering them costs an eighth of gathering queries
+    assert (best["degrees"]["cfg"], best["degrees"]["ulysses"]) == (2, 4)
+    assert best["denoise_s"] < published["denoise_s"]
+    assert "taller than square: 8 K/V heads against 64" in best["why"][1]
+    assert "taller than square" not in plan("--gpus 32 --cfg 2 --ulysses 8 --attn2d 2x1")  # Wan's heads all have K/V
 
 
 # Refusals
@@ -394,7 +406,8 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 8 --memory 40", "quantity", "--memory 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "--max-time 90s"),
         ("--gpus 8 --hardware h20000", "unknown-hardware", "nearest: h200"),
-        ("--gpus 8 --anchor 0.001", "anchor", "predicted: 372"),
+        ("--gpus 8 --anchor 0.001", "anchor", "is no denoise time of one GB200; predicted: 372"),
+        *((f"--gpus 8 --anchor={value}", "anchor", f"--anchor {value} must be a number") for value in BAD_ANCHORS),
         ("--gpus 8 --explain 99", "explain", "nearest: 6"),
         ("--gpus 8 --top 0", "top", "nearest: 1"),
         ("--gpus 9 --nodes 2 --gpus-per-node 4", "gpus", "nearest: 8"),

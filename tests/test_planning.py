@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,8 @@ from hybridgen.errors import RequestError
 from hybridgen.launcher import first_host
 from hybridgen.models import catalogue
 from hybridgen.models.facts import TransformerFacts
+from hybridgen.models.files import Folder
+from hybridgen.models.known import MODELS
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner.candidates import degree_sets, legal_plans
 from hybridgen.recipe import Recipe, compose, options
@@ -37,35 +40,13 @@ def grouped(heads: int, kv_heads: int) -> Plan:
 # Models
 
 
-@pytest.mark.parametrize(("name", "billions"), [("wan2.1-1.3b", 1.42), ("wan2.1-14b", 14.29), ("wan2.2", 14.29)])
-def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
-    assert catalogue.find(name).transformer.params / 1e9 == pytest.approx(billions, abs=0.005)
-
-
-def test_parameters_are_those_of_the_class() -> None:
-    import torch
-    from diffusers import WanTransformer3DModel
-
-    for facts in {model.transformer for model in catalogue.MODELS}:
-        with torch.device("meta"):
-            model = WanTransformer3DModel(
-                num_attention_heads=facts.heads,
-                attention_head_dim=facts.head_dim,
-                text_dim=facts.text_dim,
-                ffn_dim=facts.ffn,
-                num_layers=facts.layers,
-            )
-        assert sum(p.numel() for p in model.parameters()) == facts.params
-        assert sum(p.numel() for p in model.blocks[0].parameters()) == facts.block_params
-
-
 def test_a_model_is_found_by_any_of_its_names() -> None:
     assert catalogue.find("Wan-AI/Wan2.2-T2V-A14B-Diffusers") is WAN22
-    for model in catalogue.MODELS:
+    for model in MODELS:
         assert all(catalogue.find(name) is model for name in (model.name, *model.aliases))
     demo = catalogue.find("demo")
     assert (demo.experts, demo.boundary, demo.transformer.heads) == (2, 0.875, 8)
-    assert demo.transformer.params == catalogue._param_count(catalogue.DEMO_FOLDER / "transformer")
+    assert demo.transformer.params == Folder(catalogue.DEMO_FOLDER).params("transformer")
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -74,6 +55,24 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
     with pytest.raises(RequestError, match="FluxPipeline"):
         catalogue.find(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_index.json", "[]"),
+        ("model_index.json", '{"_class_name": "WanPipeline"}'),
+        ("transformer/config.json", "{}"),
+        ("vae/config.json", "{}"),
+        ("vae/diffusion_pytorch_model.safetensors", "x"),
+    ],
+)
+def test_a_checkpoint_with_a_broken_file_is_refused(name: str, content: str, tmp_path: Path) -> None:
+    shutil.copytree(catalogue.DEMO_FOLDER, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(RequestError, match=str(tmp_path)) as refusal:
+        catalogue.find(str(tmp_path))
+    assert refusal.value.rule == "unreadable-model"
 
 
 def test_token_counts_are_the_known_ones() -> None:

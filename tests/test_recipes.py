@@ -39,6 +39,8 @@ def test_the_shelf_holds_what_it_should() -> None:
     recipes = [compose(path, [], {}) for path in SHELF]
     worlds = {(recipe.model, recipe.hardware.gpus) for recipe in recipes}
     assert worlds >= {(model, gpus) for model in ("wan2.2", "wan2.1-1.3b") for gpus in (1, 2, 4, 8)} | {("demo", 4)}
+    assert worlds >= {("cosmos3-super", gpus) for gpus in (4, 8, 72)} | {("wan2.2-i2v", 8)}
+    assert worlds >= {("cosmos-predict2.5-2b", gpus) for gpus in (1, 8)}
     rack = compose(shelf.located(Path("wan22-t2v-720p-gb200-nvl72")), [], {})
     (published,) = rack.measured
     assert (published.status, published.denoise_s, published.end_to_end_s) == ("published", 7.04, 9.2)
@@ -228,7 +230,7 @@ def test_run_warns_on_other_hardware(
 
 
 def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridgen.models.wan_load import local_folder
+    from hybridgen.models.load import local_folder
 
     asked: list[Any] = []
 
@@ -262,13 +264,29 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "published  denoise 179.96 s; on gb200 with TensorRT-LLM VisualGen" in out
     assert "run        hybridgen run --recipe wan22-t2v-720p-2gpu -p" in out
+    assert call(["recipes", "show", "wan22-i2v-720p-8gpu"]) == 0
+    assert "--recipe wan22-i2v-720p-8gpu --image picture.png -p" in capsys.readouterr().out
+
+
+def test_the_model_s_licence_is_shown_and_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The recipe's own word for it, or what the facts say."""
+    assert call(["recipes", "show", "demo"]) == 0  # names none
+    assert ", Apache-2.0\n" in capsys.readouterr().out
+    file = tmp_path / "r.yaml"
+    for model, licence in (("wan2.1", "Apache-2.0"), ("cosmos3", "LicenseRef-NVIDIA-Open-Model-License")):
+        assert call(["plan", "--model", model, "--gpus", "8", "--hardware", "b200", "--save", str(file)]) == 0
+        assert compose(file, [], {}).checkpoint.license == licence
+        capsys.readouterr()
+        assert call(["recipes", "show", str(file)]) == 0
+        assert licence in capsys.readouterr().out
+        file.unlink()
 
 
 def test_a_recipe_is_found_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in ("wan21-t2v-1.3b-480p-1gpu", "demo"):
         assert shelf.located(Path(name)).name == f"{name}.yaml"
     assert call(["run", "--recipe", "720p-gb200-nvl72", "--dry-run"]) == 2
-    assert "nearest: wan22-t2v-720p-gb200-nvl72" in capsys.readouterr().err
+    assert "nearest: cosmos3-super-720p-gb200-nvl72, wan22-t2v-720p-gb200-nvl72" in capsys.readouterr().err
     assert call(["recipes", "show", str(tmp_path / "nothere.yaml")]) == 2
     assert "No such file" in capsys.readouterr().err
 

@@ -24,6 +24,7 @@ from hybridgen.resolve import resolve
 from hybridgen.runtime.video import read_frames, read_tags
 from hybridgen.strategies import registry
 from hybridgen.traffic import by_strategy
+from tests import command
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "a red circle moves right"
@@ -31,9 +32,13 @@ ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executab
 
 
 def hybridgen(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder; it must succeed."""
-    command = [*(launcher or (sys.executable, "-m")), "hybridgen", "run", "-p", PROMPT, "--seed", "1", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    """Run the command in a folder, with a launcher as a program; it must succeed."""
+    words = ("run", "-p", PROMPT, "--seed", "1", *words)
+    if launcher:
+        line = [*launcher, "hybridgen", *words]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    else:
+        done = command.hybridgen(folder, *words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -179,11 +184,11 @@ def test_torchrun_ranks_are_joined(alone: Path, tmp_path: Path) -> None:
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    for command in (
+    for program in (
         ["bash", str(ROOT / "examples/make_clip.sh")],
         [sys.executable, str(ROOT / "examples/make_clips.py")],
     ):
-        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+        done = subprocess.run([*program, str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
         assert done.returncode == 0, done.stderr
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == ["alone.mp4", "alone.safetensors", "grid.mp4", "grid.safetensors", "triangle.mp4", "triangle.png"]
@@ -251,7 +256,7 @@ def test_a_scheduler_that_keeps_the_models_dtype(words: str, tmp_path: Path) -> 
 
 def test_a_scheduler_with_noise_of_its_own_is_refused(tmp_path: Path) -> None:
     from hybridgen.errors import RequestError
-    from hybridgen.models.catalogue import from_folder
+    from hybridgen.models.folder import from_folder
 
     index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
     index["scheduler"] = ["diffusers", "DDPMScheduler"]
@@ -264,7 +269,7 @@ def test_equal_requests_make_equal_files_whatever_the_environment_says(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENVIRONMENT, "DIFFUSERS_ATTN_BACKEND", "_native_math")
-    hybridgen(tmp_path, "--model", "demo", *files("clip"))
+    hybridgen(tmp_path, "--model", "demo", *files("clip"), launcher=(sys.executable, "-m"))
     assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
 
 
@@ -280,11 +285,13 @@ def test_generate_needs_no_guard(tmp_path: Path) -> None:
     """From standard input: there is no script that ranks could import."""
     program = (
         "import hybridgen\n"
-        "print(hybridgen.generate('a red circle moves right', 'g.mp4', model='demo', cfg=2, steps=1)['output'])\n"
+        "words = dict(model='demo', auto=True, gpus=2, hardware='cpu', ulysses=1, steps=1)\n"
+        "report = hybridgen.generate('a red circle moves right', 'g.mp4', **words)\n"
+        "print(report['output'], report['plan']['config'])\n"
     )
     command = [sys.executable, "-"]
     done = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0 and done.stdout == "g.mp4\n", done.stderr
+    assert done.returncode == 0 and done.stdout == "g.mp4 cfg2\n", done.stderr
 
 
 def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:

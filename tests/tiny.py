@@ -15,6 +15,8 @@ from hybridgen.job import Job
 from hybridgen.kernels import select
 from hybridgen.models import wan_random
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts
+from hybridgen.models.inputs import Inputs
+from hybridgen.models.tiny.weights import unit_scale
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_vae import to_uint8, unnormalise
 from hybridgen.plan import Clip, Plan
@@ -31,7 +33,7 @@ from tests.tiny_vae import TINY, build_vae
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
 FACTS = ModelFacts(
     name="tiny",
-    family="wan",
+    pipeline="WanPipeline",
     source="tiny",
     transformer=TRANSFORMER,
     vae=replace(TINY, params=668_043),
@@ -44,23 +46,6 @@ FACTS = ModelFacts(
 GUIDANCE_2 = 3.0
 CLIP = Clip(64, 64, 17, steps=3, guidance=4.0, guidance_2=GUIDANCE_2)  # latent 5 x 8 x 8, 80 tokens; both experts
 SEED = 7
-
-
-def unit_scale(model: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Matrices N(0, 1 / fan_in), modulation tables N(0, 1), small biases, norms near 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator)
-            if "scale_shift_table" in name:
-                p.copy_(noise)
-            elif p.dim() >= 2:
-                p.copy_(noise / p[0].numel() ** 0.5)
-            elif "norm" in name and name.endswith("weight"):
-                p.copy_(1 + 0.2 * noise)
-            else:
-                p.copy_(0.1 * noise)
-    return model
 
 
 def transformer(seed: int, facts: TransformerFacts = TRANSFORMER) -> Any:
@@ -85,6 +70,11 @@ def prompt_embeds() -> Tensor:
     """[branches, 1, text tokens, text_dim]"""
     shape = (2, 1, FACTS.text_tokens, TRANSFORMER.text_dim)
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+def noise(plan: Plan) -> Tensor:
+    """What every run of a tiny job starts from, [1, C, T, H, W]."""
+    return torch.randn((1, *plan.latent_shape), generator=torch.Generator().manual_seed(SEED))
 
 
 @lru_cache
@@ -158,7 +148,7 @@ def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
-        model.set_prompt(list(prompt_embeds().to(model.dtype)))
+        model.set_inputs(Inputs(list(prompt_embeds().to(model.dtype))))
         apply_strategies(rank, model)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None
         if plan.degrees.vae > 1 and rank.mesh.vae() is not None:

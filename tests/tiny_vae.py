@@ -21,7 +21,7 @@ from hybridgen.strategies.parallel_vae.rules import split_dim, strip_sizes
 
 TINY = VaeFacts(base_dim=8, res_blocks=1)
 RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
-WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2)
+WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2, encoder_base_dim=160)
 
 
 def facts(vae: VaeFacts) -> ModelFacts:
@@ -40,7 +40,8 @@ def plan_for(
 def config(vae: VaeFacts) -> dict[str, Any]:
     """The facts as diffusers' arguments."""
     return {
-        "base_dim": vae.base_dim,
+        "base_dim": vae.encoder_base_dim or vae.base_dim,
+        "decoder_base_dim": vae.base_dim,
         "z_dim": vae.latent_channels,
         "dim_mult": list(vae.dim_mult),
         "num_res_blocks": vae.res_blocks,
@@ -79,7 +80,7 @@ def decode_strips(model: Any, mesh: Mesh, plan: Plan, latents: Tensor) -> Tensor
     group, dim, sizes = mesh.vae(), split_dim(plan), strip_sizes(plan)
     assert group is not None
     own = torch.split(latents, list(sizes), dim)[group.rank]
-    with sharded(model, Strip(group, dim, sizes)):
+    with sharded(model.decoder, Strip(group, dim, sizes)):
         strip = torch.cat(list(decode_stream(model, own)), dim=2)
     strips: list[Tensor] = [strip] * group.size
     dist.all_gather_object(strips, strip)

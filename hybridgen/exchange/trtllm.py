@@ -60,10 +60,11 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     degrees, count = plan.degrees, plan.tokens.tokens
     kernel = recipe.runtime.attention or "auto"
     merged = degrees.cp > 1
+    uneven = count % degrees.sequence != 0 and not plan.facts.pads  # its Cosmos3 is published on 36 ranks, 44160 tokens
     return {
         f"{plan.facts.name} is no model of the hub": plan.facts.source.count("/") != 1,
         f"no pipefusion (--pipefusion {degrees.pipefusion})": degrees.pipefusion > 1,
-        f"its {degrees.sequence} sequence ranks must divide the {count} tokens": count % degrees.sequence != 0,
+        f"its {degrees.sequence} sequence ranks must divide the {count} tokens": uneven,
         f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",
         f"no kernel {kernel} (--attention {kernel}); nearest: {', '.join(BACKENDS)}": kernel != "auto"
         and kernel not in BACKENDS,
@@ -76,9 +77,10 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
     clip, (first, second) = plan.clip, plan.clip.guidances
     low = f", low-noise expert {second:g}" if plan.facts.experts > 1 else ""
     seed = "" if recipe.request.seed is None else f", seed {recipe.request.seed}"
+    given = "".join(f", {what}" for what in _given(recipe, plan))
     found = [
         f"not part of this file, send it with the request: {clip.width}x{clip.height}, {clip.frames} frames, "
-        f"{clip.fps} fps, {clip.steps} steps, guidance {first:g}{low}{seed}"
+        f"{clip.fps} fps, {clip.steps} steps, guidance {first:g}{low}{seed}{given}"
     ]
     if plan.degrees.attn2d != (1, 1) and plan.degrees.tp > 1:
         found.append("attention2d together with tensor parallelism needs a build of July 2026 or newer")
@@ -88,3 +90,14 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
     if sorted(split, key=plan.order.index) != split:
         found.append("it has its own order of ranks (cfg, tp, row, col, ulysses); --order is not passed on")
     return tuple(found)
+
+
+def _given(recipe: Recipe, plan: Plan) -> list[str]:
+    """What the clip starts from or ends with: files where they are named."""
+    clip, request = plan.clip, recipe.request
+    kinds = (
+        (clip.image, "picture", request.image),
+        (clip.last_image, "last picture", request.last_image),
+        (clip.video, "video", request.video),
+    )
+    return [f"{kind} {name}" if name else f"a {kind}" for needed, kind, name in kinds if needed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,30 @@ class TransformerFacts:
     """Channels of the hidden state; 0 means heads x head_dim."""
     gated: bool = False
     """The feed-forward layer has a third matrix that gates (SwiGLU)."""
+    biases: bool = True
+    """Linear layers of the blocks have biases."""
+    adaln: int = 0
+    """Channels between the two layers that modulate each norm (AdaLN-LoRA); 0: a table for all tokens, or nothing."""
     cross_attention: bool = True
+    text_width: int = 0
+    """Channels of the text that blocks read; 0 means as many as the hidden state has."""
     text_stream: str = ""
     """How text takes part in self-attention: "" not at all, "joint" as tokens that run through every block in every
     step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
     Cosmos3)."""
+    vocabulary: int = 0
+    """Words of such a stream, which have an embedding and an output layer."""
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
+
+    head_norm: bool = False
+    """Queries and keys are normed head by head; otherwise over all heads at once, which tp must add up."""
+    token_time: bool = False
+    """Every token has a timestep of its own, and so a modulation (given frames are clean already)."""
+    image_dim: int = 0
+    """Channels of the image embedding that a second cross-attention reads; 0: there is none."""
+    image_positions: int = 0
+    """Learned positions of the image embedding, in tokens (where two pictures are told apart)."""
 
     given_params: int = 0
     """Parameters of the whole transformer, where they are not to be counted from the rest."""
@@ -46,12 +64,12 @@ class TransformerFacts:
 
     @property
     def patch_channels(self) -> int:
-        """Channels of one token of latent, input side."""
+        """Channels of one token as the transformer reads it, conditions included."""
         return self.in_channels * math.prod(self.patch)
 
     @property
     def prediction_channels(self) -> int:
-        """Channels of one token of prediction."""
+        """Channels of one token of prediction, and of the latents that are denoised."""
         return self.out_channels * math.prod(self.patch)
 
     @property
@@ -66,27 +84,43 @@ class TransformerFacts:
 
     @property
     def block_params(self) -> int:
-        """Parameters of one block (diffusers' WanTransformerBlock is checked against it in tests).
+        """Parameters of one block (the blocks of diffusers' transformers are checked against it in tests).
 
-        With weights of its own the text has a second set of matrices.
+        With weights of its own the text has a second set of all.
         """
-        d, keys = self.hidden, self.key_heads * self.head_dim
-        text = 2 * d * keys if self.cross_attention else 0
-        biases = (4 * d + 2 * d) * (2 if self.cross_attention else 1) + self.ffn + d + 2 * d + 6 * d
-        second = self.matrix_params if self.text_stream == "own" else 0
-        return self.matrix_params + text + biases + second
+        d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
+        attentions = 2 if self.cross_attention else 1
+        norms = attentions * (2 * self.head_dim if self.head_norm else queries + keys)
+        if self.text_stream == "own":
+            return 2 * (self.matrix_params + norms + 2 * d)
+        biases = (attentions * (queries + 2 * keys + d) + self.ffn + d) if self.biases else 0
+        modulation = 3 * (self.adaln * d + self.adaln * 3 * d) if self.adaln else 6 * d + 2 * d
+        text = 2 * (self.text_width or d) * keys if self.cross_attention else 0
+        image = 2 * d * keys + 2 * keys + keys if self.image_dim else 0
+        return self.matrix_params + norms + biases + modulation + text + image
 
     @property
     def params(self) -> int:
         """Parameters of the whole transformer."""
         if self.given_params:
             return self.given_params
-        d = self.hidden
-        embed = self.patch_channels * d + d
-        time = self.freq_dim * d + d + d * d + d + 6 * d * d + 6 * d
-        text = self.text_dim * d + d + d * d + d
-        head = d * self.prediction_channels + self.prediction_channels + 2 * d
-        return embed + time + text + head + self.layers * self.block_params
+        return self.outer_params + self.layers * self.block_params
+
+    @property
+    def outer_params(self) -> int:
+        """Parameters outside of the blocks, as diffusers' three families have them."""
+        d, image = self.hidden, self.image_dim
+        embed, head = self.patch_channels * d, d * self.prediction_channels
+        if self.text_stream == "own":
+            time = (self.freq_dim + 1) * d + (d + 1) * d
+            return embed + d + head + self.prediction_channels + time + 2 * self.vocabulary * d + 2 * d
+        if self.adaln:
+            text = (self.text_dim + 1) * self.text_width if self.text_dim != self.text_width else 0
+            return embed + head + 4 * d * d + d + 3 * self.adaln * d + text
+        time = (self.freq_dim + 1) * d + (d + 1) * d + (d + 1) * 6 * d
+        text = (self.text_dim + 1) * d + (d + 1) * d
+        picture = (2 + image + 1 + self.image_positions) * image + (image + 1) * d + 2 * d if image else 0
+        return embed + d + head + self.prediction_channels + 2 * d + time + text + picture
 
 
 @dataclass(frozen=True)
@@ -94,6 +128,9 @@ class VaeFacts:
     """The video autoencoder. Strides in pixels or frames per latent cell."""
 
     base_dim: int = 96
+    """Channels of the decoder's finest level."""
+    encoder_base_dim: int = 0
+    """The same of the encoder; 0 means as the decoder's."""
     dim_mult: tuple[int, ...] = (1, 2, 4, 4)
     res_blocks: int = 2
     latent_channels: int = 16
@@ -130,7 +167,8 @@ class ModelFacts:
     """A model as the planner sees it."""
 
     name: str
-    family: str
+    pipeline: str
+    """diffusers' pipeline class; "" for a model that is planned for only."""
     source: str
     """Hub id or local folder that from_pretrained reads."""
     transformer: TransformerFacts
@@ -142,6 +180,32 @@ class ModelFacts:
     """Noise level at which the second expert takes over (share of the training timesteps)."""
     text_tokens: int = 512
     text_params: int = 5_680_000_000
+    image: Literal["", "may", "must"] = ""
+    """Whether a clip starts from a picture: never, if one is given, or always."""
+    last_image: Literal["", "may", "must"] = ""
+    """Whether it ends with a given picture, too."""
+    one_frame: bool = False
+    """It makes pictures: clips of one frame."""
+    video: bool = False
+    """Whether a clip may continue a given video instead of starting from a picture."""
+    video_frames: int = 0
+    """How many frames are taken from the end of such a video; 0: as many as the clip has, if there are so many."""
+    encodes: Literal["", "first", "all"] = ""
+    """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
+    image_tokens: int = 0
+    """Tokens of the embedding of one picture, beside the text."""
+    image_params: int = 0
+    """Parameters of its encoder."""
+    pads: bool = False
+    """Latents are padded to whole patches, so sizes need to be multiples of the autoencoder's stride only."""
+    guided_below_1: bool = False
+    """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
+    native_flow: bool = False
+    """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
+    negative_of_pipeline: bool = False
+    """Where no negative prompt is given, diffusers' pipeline has one of its own."""
+    guarded: bool = False
+    """Its licence asks for a guardrail: a checker of prompts and frames (models/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""
@@ -151,7 +215,7 @@ class ModelFacts:
     @property
     def size_multiple(self) -> tuple[int, int]:
         """Width and height must be multiples of these many pixels."""
-        _, patch_h, patch_w = self.transformer.patch
+        _, patch_h, patch_w = (1, 1, 1) if self.pads else self.transformer.patch
         return self.vae.stride_space * patch_w, self.vae.stride_space * patch_h
 
     def latent_shape(self, width: int, height: int, frames: int) -> tuple[int, int, int, int]:
@@ -168,4 +232,18 @@ class ModelFacts:
         """Tokens the transformer sees for a clip."""
         _, t, h, w = self.latent_shape(width, height, frames)
         p_t, p_h, p_w = self.transformer.patch
-        return (t // p_t) * (h // p_h) * (w // p_w)
+        return -(-t // p_t) * -(-h // p_h) * -(-w // p_w)
+
+    def branches(self, guidance: float) -> int:
+        """Guidance passes of a step: with and without the prompt, or one."""
+        return 2 if guidance > 1 or (self.guided_below_1 and guidance != 1) else 1
+
+    def encoded_frames(self, frames: int, image: bool, video: int = 0) -> int:
+        """Frames of video that the autoencoder encodes before a clip of so many frames is denoised.
+
+        `video`: frames of a given video; those that do not fill a latent frame are left out.
+        """
+        if video:
+            taken = min(video, self.video_frames or frames)
+            return (taken - 1) // self.vae.stride_time * self.vae.stride_time + 1
+        return {"first": 1, "all": frames}.get(self.encodes, 0) if image else 0

@@ -52,7 +52,7 @@ def read(path: Path) -> ModelFacts:
     _check(path, facts)
     return ModelFacts(
         **{"name": path.stem, **given["model"]},
-        family="own",
+        pipeline="",
         source=str(path),
         transformer=facts,
         vae=replace(VaeFacts(), **given["vae"]),

@@ -44,9 +44,9 @@ class Cost:
     items: tuple[Item, ...]
     """Of the denoise time, exhaustive."""
     decode: float
-    """The VAE."""
+    """The VAE's decoder."""
     end: float
-    """Everything but denoising: text, decode, writing."""
+    """Everything but denoising: text, encode, decode, writing."""
     error: float
     """How far off it may be, as a share."""
 

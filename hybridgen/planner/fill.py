@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridgen.errors import RequestError
+from hybridgen.planner.ask import ask_for
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import ask_for, recommend
+from hybridgen.planner.recommend import recommend
 from hybridgen.planner.report import with_parallel
 from hybridgen.recipe import Recipe
 from hybridgen.resolve import given_degrees

@@ -2,7 +2,8 @@
 
 What is held when follows runtime/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
 loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
-peaks no higher than what it leaves.
+peaks no higher than what it leaves. Before denoising ("condition") given video is encoded, and a text with weights of
+its own is read; they are given up before the others are loaded.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterable
 
 from hybridgen.plan import FP32, Plan
 from hybridgen.strategies import registry
-from hybridgen.traffic import PHASES, Term
+from hybridgen.traffic import PHASES, TOKEN_ID, Phase, Term
 
+LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
+"""Phases in which transformers and VAE are there."""
 SCHEDULER_STATES = 5
 """Copies of a rank's part of the latents: the state, two predictions that UniPC remembers, and two while it steps."""
 
@@ -21,26 +24,39 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     """What this rank holds."""
     facts, degrees, e = plan.facts, plan.degrees, plan.itemsize
     transformer, layers = facts.transformer, len(plan.blocks(rank))
-    context = 2 * facts.text_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
+    context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
     kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
+    read, unread = text_weights(plan, rank)
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
-        Term("weights", facts.experts * expert_params(plan, layers) * e, ("denoise", "decode")),
+        Term("image encoder", facts.image_params * FP32 if rank == 0 and plan.clip.image else 0, ("setup",)),
+        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
+        Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("text states", text_states(plan), ("denoise", "decode")),
         Term("activations", activations(plan)),
         Term("latents", latents(plan)),
-        Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, ("denoise", "decode")),
+        Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
         *registry.memory(plan, rank),
     ]
     return [term for term in found if term.size]
 
 
 def text_states(plan: Plan) -> int:
-    """The embeddings of all branches, and what each expert makes of those that it cross-attends to."""
+    """What is kept of the text of all branches, and of embedded pictures.
+
+    Embeddings, and what each expert makes of those that it cross-attends to; where blocks read text of another width
+    than theirs, what was made of it once. Of a text with a stream of its own the token ids.
+    """
     facts, transformer = plan.facts, plan.facts.transformer
-    projected = facts.experts * plan.own_branches * transformer.hidden if transformer.cross_attention else 0
-    return facts.text_tokens * (plan.branches * transformer.text_dim + projected) * plan.itemsize
+    tokens = sum(plan.text_lengths) or plan.branches * facts.text_tokens
+    if transformer.text_stream == "own":
+        return tokens * TOKEN_ID
+    if transformer.text_width:
+        return tokens * transformer.text_width * plan.itemsize
+    read = facts.experts * transformer.hidden if transformer.cross_attention else 0
+    text = tokens * transformer.text_dim + plan.own_branches * facts.text_tokens * read
+    return (text + plan.picture_tokens * (transformer.image_dim + read)) * plan.itemsize
 
 
 def expert_params(plan: Plan, layers: int) -> int:
@@ -56,28 +72,53 @@ def largest_matrix(plan: Plan) -> int:
     return transformer.hidden * transformer.ffn // plan.degrees.tp * FP32
 
 
+def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
+    """Numbers of one transformer's second set of weights, for a text with a stream of its own, on a rank: those that
+    are given up when the text has been read, and those that are never read from the checkpoint.
+
+    The latter are the layer that would write text, and the words' embedding but on the first stage.
+    """
+    transformer, blocks = plan.facts.transformer, plan.blocks(rank)
+    if transformer.text_stream != "own":
+        return 0, 0
+    words, stream = transformer.vocabulary * transformer.hidden, len(blocks) * transformer.block_params // 2
+    first = blocks.start == 0
+    return stream // plan.degrees.tp + words * first, words * (2 - first) + transformer.hidden
+
+
 def activations(plan: Plan) -> int:
-    """The most that a block holds at once: diffusers' Wan block in eager execution, counted in tests.
+    """The most that a block holds at once: diffusers' blocks in eager execution, counted in tests.
 
     Attention: hidden state and its norm; q, k, v, the rotated q and k, attention's output, and rope's intermediates in
-    fp32. Feed-forward: hidden state, norm, and both sides of the activation. Norms: copies in fp32.
+    fp32. Feed-forward: hidden state, norm, and both sides of the activation; a mixture of transformers keeps what it
+    began with and attention's output as well. Norms: copies in fp32. Tokens with timesteps of their own have six
+    modulations each, also in fp32; low-rank ones have four, and three more while they are used.
     """
     transformer, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
     attention = 2 * transformer.hidden + (6 + 2 * FP32 // e) * transformer.heads * transformer.head_dim // tp
-    feed_forward = 3 * transformer.hidden + (3 if transformer.gated else 2) * transformer.ffn // tp
+    kept = 5 if transformer.text_stream == "own" else 3
+    feed_forward = kept * transformer.hidden + (3 if transformer.gated else 2) * transformer.ffn // tp
     norms = transformer.hidden * (1 + 3 * FP32 // e)
-    return plan.tokens.local_size * max(attention, feed_forward, norms) * e
+    time = transformer.hidden * (7 if transformer.adaln else 6 + 6 * FP32 // e) * transformer.token_time
+    return plan.tokens.local_size * (max(attention, feed_forward, norms) + time) * e
 
 
 def latents(plan: Plan) -> int:
-    """The whole noise, this rank's state with the scheduler's copies, predictions, and rope's tables."""
+    """The whole noise, this rank's state with the scheduler's copies, predictions, rope's tables, a mask of padding.
+
+    Of given frames also what the autoencoder made of them: whole, and this rank's part.
+    """
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
     noise = channels * frames * rows * columns * FP32
-    state = SCHEDULER_STATES * local * transformer.patch_channels * FP32
+    state = SCHEDULER_STATES * local * transformer.prediction_channels * FP32
     predictions = (plan.own_branches + 1) * local * transformer.prediction_channels * plan.itemsize
-    rope = 2 * plan.facts.experts * local * transformer.head_dim * FP32
-    return noise + state + predictions + rope
+    # Positions of video that follow those of its text are every branch's own.
+    tables = plan.own_branches if transformer.text_stream == "own" else plan.facts.experts
+    rope = 2 * tables * local * transformer.head_dim * FP32
+    mask = local * transformer.prediction_channels * FP32 if plan.facts.pads else 0
+    given = noise + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
+    return noise + state + predictions + rope + mask + given * (plan.clip.encoded_frames > 0)
 
 
 def peak(plan: Plan, rank: int = 0) -> int:

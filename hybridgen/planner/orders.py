@@ -31,7 +31,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
         spans = spans_of(plan, order, domain)
         key = tuple(spans.values())
         if key not in found:
-            found[key] = price(spans) + decode.decode_seconds(plan, hardware, spans.get("vae"))
+            found[key] = price(spans) + decode.vae_seconds(plan, hardware, spans.get("vae"))
         if found[key] < best * (1 - 1e-9):
             best, chosen = found[key], order
     if list(chosen) == axes or chosen == plan.order:

@@ -15,9 +15,8 @@ FEW_TOKENS = 256
 
 def explained(order: Sequence[Candidate], hardware: Hardware) -> Iterator[Candidate]:
     """The ranked plans, each with its reasons."""
-    best = order[0]
     for place, candidate in enumerate(order):
-        first = _for_the_first(order) if place == 0 else [_against(candidate, best)]
+        first = _for_the_first(order) if place == 0 else [_against(candidate, order[0])]
         yield replace(candidate, why=tuple(w for w in (*first, mesh_reason(candidate, hardware)) if w))
 
 
@@ -29,6 +28,9 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
     elif runner is not None:
         slower = runner.cost.clip - best.cost.clip
         yield f"{_short(slower)} s ahead of {runner.config}, the next kind of plan"
+    (rows, cols), facts = best.plan.degrees.attn2d, best.plan.facts.transformer
+    if rows > cols and facts.key_heads < facts.heads:
+        yield f"taller than square: {facts.key_heads} K/V heads against {facts.heads} make K/V cheaper to send than Q"
     tokens = best.plan.tokens
     if tokens.local_size < FEW_TOKENS:
         yield f"only {tokens.local_size} tokens a rank, so that launches and latencies decide: fewer GPUs lose little"

@@ -10,15 +10,22 @@ from hybridgen.degrees import Degrees, divisors
 from hybridgen.errors import Change, RequestError, Violation
 from hybridgen.plan import Plan
 from hybridgen.planner import candidates
-from hybridgen.planner.recommend import RULES, Ask, Recommendation, Rejected, competing, recommend, rounder
+from hybridgen.planner.ask import Ask, Recommendation, Rejected, rounder
+from hybridgen.planner.search import search
 from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
 
+RULES = {
+    "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
+    "decode its strip of the picture, whichever is more. Sequence parallelism shards no weights; tp, pipefusion do.",
+    "max-time": "The fastest plan is predicted to take longer than --max-time allows.",
+    "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
+}
 MORE = (2, 4, 8, 16)
 """How many times as many GPUs are tried when no plan will do."""
 
 
-def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> RequestError:
+def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     """Why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
     if not rejected:
         return _no_plan(ask)
@@ -26,13 +33,13 @@ def refusal(ask: Ask, rejected: Sequence[Rejected], look_further: bool) -> Reque
     rejected = [r for r in rejected if r.rule == rule]
     nearest = min(rejected, key=lambda r: r.excess)
     message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
-    found = _with_more(ask) if look_further else None
+    found = _with_more(ask)
     if found is None:
         return RequestError(rule, f"{message}, and none for up to {ask.gpus * MORE[-1]} GPUs will", RULES[rule])
     best, gpus = found.best, found.ask.gpus
     name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
     change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
-    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:.3g} s)"
+    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
     return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
 
 
@@ -43,18 +50,14 @@ def _with_more(ask: Ask) -> Recommendation | None:
     """
     tries = sorted({*rounder(ask.gpus), *(ask.gpus * factor for factor in MORE)})
     others = [replace(ask, gpus=gpus) for gpus in tries if gpus <= MAX_RANKS]
-    for other in (*others, replace(ask, approximate=True)):
-        try:
-            return recommend(other, retry=False)
-        except RequestError:
-            continue
-    return None
+    tried = (search(other) for other in (*others, replace(ask, approximate=True)))
+    return next((found for found in tried if found.candidates), None)
 
 
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
     given = Degrees(**ask.fixed)  # type: ignore[arg-type]
-    legal = candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed={})))
+    legal = candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed={}).given)
     near = sorted(legal, key=lambda p: candidates.distance(given, p.degrees))[:2]
     broken = registry.violations(replace(ask.template, degrees=given))
     for violation in broken:
@@ -83,7 +86,7 @@ def _change(ask: Ask, plan: Plan) -> Change:
 def _without_vae(ask: Ask) -> Violation | None:
     """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
-    for plan in candidates.legal_plans(ask.template, ask.gpus, competing(replace(ask, fixed=others))):
+    for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
         wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
         return next(iter(registry.violations(wide)), None)
     return None

@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hybridgen.plan import Plan
+from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.orders import used_axes
 from hybridgen.planner.ranking import Candidate
-from hybridgen.planner.recommend import Recommendation, Rejected
-from hybridgen.recipe import Hardware, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe import Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
 
 SCHEMA_VERSION = 1
 
@@ -89,6 +89,7 @@ def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
             request.guidance_2 = clip.guidances[1]
     return Recipe(
         model=model,
+        checkpoint=Checkpoint(license=plan.facts.licence or None),
         request=request,
         parallel=with_parallel(Parallel(), plan),
         runtime=Runtime(dtype=plan.dtype),
@@ -105,6 +106,13 @@ def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
         else:
             changes[name] = value if name in ("attn2d", "pipefusion") else int(value)
     return replace(parallel, usp=None, **changes)
+
+
+def input_flags(plan: Plan, request: Request) -> list[str]:
+    """Words, and pictures where the model needs some that are not given yet, as flags of run."""
+    first = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
+    last = ["--last-image", "last.png"] if plan.clip.last_image and request.last_image is None else []
+    return [*first, *last, "-p", request.prompt or plan.facts.defaults.example]
 
 
 def run_flags(plan: Plan) -> list[str]:

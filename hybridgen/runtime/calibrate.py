@@ -25,6 +25,7 @@ from hybridgen.degrees import Degrees
 from hybridgen.job import Job
 from hybridgen.kernels import Kernel, select
 from hybridgen.models.facts import ModelFacts, TransformerFacts
+from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan import Wan
 from hybridgen.models.wan_random import transformer
 from hybridgen.plan import Clip, Plan
@@ -139,14 +140,13 @@ def rates(block: Block, settings: Settings) -> dict[str, Figure]:
     whole = seconds(block.run, device)
     rest = max(whole - attention - matmul, 0.02 * whole)
     flops = compute.attention_flops(plan) + compute.cross_attention_flops(plan)
-    moved = compute.OTHER_PASSES * plan.tokens.tokens * plan.facts.transformer.hidden * plan.itemsize
     where = f"measured: a block of {settings.facts.name}, {plan.tokens.tokens} tokens, {settings.dtype}"
     least = Block(replace(plan, facts=replace(plan.facts, transformer=TINY, text_tokens=8)), settings.kernel, device)
     return {
         "attention": Figure(flops / attention, where),
         "matmul": Figure(compute.matmul_flops(plan) / matmul, where),
         "float32": Figure(1.0, f"the rates above are those of {settings.dtype}"),
-        "bandwidth": Figure(moved / rest, f"{where}, without its attention and matrix products"),
+        "bandwidth": Figure(compute.other_bytes(plan) / rest, f"{where}, without its attention and matrix products"),
         "launch": Figure(seconds(least.run_few, device, 20) / compute.KERNELS, "measured: a block of 32 channels"),
         "step": Figure(seconds(block.step, device), f"{where.split(':')[0]}: a step without blocks"),
     }
@@ -192,11 +192,12 @@ class Block:
         self.expert = transformer(facts, dtype).to(device)
         scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
         self.model = Wan(plan, [self.expert], scheduler, kernel, Shard(plan.tokens, 0))
-        self.model.set_prompt([torch.randn(1, plan.facts.text_tokens, facts.text_dim, device=device, dtype=dtype)])
+        text = torch.randn(1, plan.facts.text_tokens, facts.text_dim, device=device, dtype=dtype)
+        self.model.set_inputs(Inputs([text]))
         self.first = self.model.schedule()[0]
         self.condition = self.model.condition(self.first, 0)
         self.x = torch.randn(1, *plan.latent_shape, device=device)
-        self.hidden = self.model.embed(self.x, 0)
+        self.hidden = self.model.embed(self.x, self.first, 0)
         heads, kv = (plan.tokens.tokens, facts.heads), (plan.facts.text_tokens, facts.key_heads)
         self.qkv = [self._random(n, h) for n, h in (heads, (heads[0], kv[1]), (heads[0], kv[1]))]
         self.text_kv = [self._random(*kv) for _ in range(2)]

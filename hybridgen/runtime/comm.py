@@ -102,6 +102,13 @@ class Group:
             dist.gather_object(thing, out, dst=self.ranks[0], group=self.handle)
         return out or []
 
+    def broadcast_object(self, thing: Any) -> Any:
+        """The first rank's small object on every rank. Not counted: it is no tensor."""
+        box = [thing]
+        with self._exchange("broadcast", 0):
+            dist.broadcast_object_list(box, self.ranks[0], group=self.handle)
+        return box[0]
+
     def barrier(self) -> None:
         """Wait for every rank."""
         with self._exchange("barrier", 0):

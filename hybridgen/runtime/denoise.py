@@ -7,15 +7,15 @@ import time
 import torch
 from torch import Tensor
 
-from hybridgen.job import Job
-from hybridgen.models.wan import Wan
+from hybridgen.models.denoiser import Denoiser
 from hybridgen.runtime.rank import Rank
 
 
-def denoise(rank: Rank, model: Wan) -> Tensor:
-    """This rank's part of the final latents (a state x, see models/wan.py)."""
+def denoise(rank: Rank, model: Denoiser) -> Tensor:
+    """This rank's part of the final latents (a state x, see models/denoiser.py)."""
     steps = model.schedule()
-    x = model.to_state(initial_noise(rank.job, rank.device))
+    generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
+    x = model.to_state(model.initial_latents(generator))
     rank.progress.start(len(steps))
     with rank.stage("denoise"):
         for step in steps:
@@ -32,16 +32,7 @@ def denoise(rank: Rank, model: Wan) -> Tensor:
     return x
 
 
-def initial_noise(job: Job, device: torch.device) -> Tensor:
-    """The same noise on every rank and for every layout: drawn on the CPU from the seed, [1, C, T, H, W] fp32."""
-    from diffusers.utils.torch_utils import randn_tensor
-
-    generator = torch.Generator("cpu").manual_seed(job.seed)
-    noise: Tensor = randn_tensor((1, *job.plan.latent_shape), generator=generator, device=device, dtype=torch.float32)
-    return noise
-
-
-def gather_latents(rank: Rank, model: Wan, x: Tensor) -> Tensor | None:
+def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:
     """The full latents [1, C, T, H, W] on rank 0, None elsewhere."""
     group = rank.mesh.sequence()
     if group is None:
@@ -49,4 +40,4 @@ def gather_latents(rank: Rank, model: Wan, x: Tensor) -> Tensor | None:
     rank.say("gather latents")
     x = x.float()  # some schedulers give latents in the model's dtype; in fp32 they are the same numbers
     shards = group.gather(x) if group.size > 1 else [x]
-    return model.to_latents(shards) if shards is not None and rank.first else None
+    return model.final_latents(model.to_latents(shards)) if shards is not None and rank.first else None

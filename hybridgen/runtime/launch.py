@@ -29,7 +29,7 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     place = launcher.place()
     if place is not None:
         return _join(job, place)
-    from hybridgen.models.wan_load import local_folder
+    from hybridgen.models.load import local_folder
 
     local_folder(job.plan.facts)  # a download belongs to no rank
     # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
@@ -105,7 +105,7 @@ def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
             return _work(context, job)
         except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once
             cause = cause_of(error, rank, status.read(0))
-            if cause.secondary and not _first_to_report(store):
+            if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
                 _leave(1)
             raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
         finally:

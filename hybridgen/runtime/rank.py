@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -44,11 +45,17 @@ class Rank:
         `mapped`: it maps files, as loading does.
         """
         self.say(name)
+        if mapped:
+            self.memory.sample()  # what no stage before it has looked at, and would be left out with its files
         start = time.perf_counter()
         yield
         report = report or name
         self.seconds[report] = self.seconds.get(report, 0.0) + time.perf_counter() - start
         self.memory.sample(mapped)
+
+    def told(self, thing: Any) -> Any:
+        """Rank 0's small object on every rank."""
+        return self.mesh.world().broadcast_object(thing) if self.context.world > 1 else thing
 
     def say(self, doing: str) -> None:
         self.doing = doing

@@ -68,8 +68,12 @@ class Cause:
     when: float
     host: str = ""
     traceback: str = ""
+    rule: str = ""
+    """Of an error that all ranks end with together; "" where one rank failed."""
 
     def failure(self, world: int, notes: tuple[str, ...] = ()) -> RunFailed:
+        if self.rule:
+            return RunFailed(self.rule, self.error, notes, self.traceback)
         doing = f" in {self.doing}" if self.doing else ""
         host = f" ({self.host})" if self.host else ""
         return RunFailed(
@@ -187,6 +191,9 @@ def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
     """Describe an exception that ended a rank."""
     from hybridgen.runtime.comm import PeerLost
 
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, RunFailed):
+        return Cause(rank, doing, error.message, False, time.time(), socket.gethostname(), trace, error.rule)
     text = str(error).strip().splitlines()[0] if str(error).strip() else ""
     name = type(error).__name__
     return Cause(
@@ -196,7 +203,7 @@ def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
         isinstance(error, PeerLost) or name in CONSEQUENCES,
         time.time(),
         socket.gethostname(),
-        "".join(traceback.format_exception(error)),
+        trace,
     )
 
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.layout import TokenShards
 
 
 def patchify(latents_BCTHW: Tensor, patch: tuple[int, int, int]) -> Tensor:
-    """[B, C, T, H, W] -> tokens [B, S, p_t * p_h * p_w * C], time-major."""
-    (b, c, t, h, w), (p_t, p_h, p_w) = latents_BCTHW.shape, patch
-    x = latents_BCTHW.reshape(b, c, t // p_t, p_t, h // p_h, p_h, w // p_w, p_w)
+    """[B, C, T, H, W], padded with zeros to whole patches -> tokens [B, S, p_t * p_h * p_w * C], time-major."""
+    missing = [n for size, p in zip(latents_BCTHW.shape[:1:-1], patch[::-1], strict=True) for n in (0, -size % p)]
+    x = F.pad(latents_BCTHW, missing) if any(missing) else latents_BCTHW
+    (b, c, t, h, w), (p_t, p_h, p_w) = x.shape, patch
+    x = x.reshape(b, c, t // p_t, p_t, h // p_h, p_h, w // p_w, p_w)
     return x.permute(0, 2, 4, 6, 3, 5, 7, 1).reshape(b, -1, p_t * p_h * p_w * c)
 
 
 def unpatchify(tokens: Tensor, latent_shape: tuple[int, int, int, int], patch: tuple[int, int, int]) -> Tensor:
     """The inverse: tokens [B, S, p_t * p_h * p_w * C] -> [B, C, T, H, W]; latent_shape is (any, T, H, W)."""
     (_, t, h, w), (p_t, p_h, p_w) = latent_shape, patch
-    x = tokens.reshape(tokens.shape[0], t // p_t, h // p_h, w // p_w, p_t, p_h, p_w, -1)
-    return x.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+    x = tokens.reshape(tokens.shape[0], -(-t // p_t), -(-h // p_h), -(-w // p_w), p_t, p_h, p_w, -1)
+    x = x.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+    return x[:, :, :t, :h, :w]
 
 
 def join(x_NBSHD: Tensor, patches: int) -> Tensor:

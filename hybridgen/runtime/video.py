@@ -1,4 +1,4 @@
-"""Frames to an mp4 through ffmpeg, while the next ones are decoded; and a contact sheet."""
+"""Frames to an mp4 through ffmpeg, while the next ones are decoded, or one to a PNG; a contact sheet; and back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import queue
 import subprocess
 import threading
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,7 @@ class VideoWriter:
             try:
                 if self.error is None:
                     self.ffmpeg.stdin.write(frames.tobytes())
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - close() raises for it; the queue must be emptied
                 self.error = error
 
     def add(self, frames: Frames) -> None:
@@ -70,13 +72,41 @@ class VideoWriter:
         self.tags_file.unlink(missing_ok=True)
         if self.ffmpeg.returncode or self.error:
             self.part.unlink(missing_ok=True)
-            said = words.decode(errors="replace").strip() or f"exit code {self.ffmpeg.returncode}"
+            said = words.decode(errors="replace").strip() or str(self.error or f"exit code {self.ffmpeg.returncode}")
             raise RuntimeError(f"ffmpeg could not write {self.path}: {said}")
-        if self.overwrite:
-            self.part.replace(self.path)
-        else:
-            os.link(self.part, self.path)  # unlike a rename, it fails when another run has taken the name meanwhile
-            self.part.unlink()
+        take_name(self.part, self.path, self.overwrite)
+
+
+class PictureWriter:
+    """Writes one uint8 frame as a PNG, in the same way; the tags become its text entries."""
+
+    def __init__(self, path: Path, part: Path, tags: dict[str, str], overwrite: bool = False) -> None:
+        self.path, self.part, self.tags, self.overwrite = path, part, tags, overwrite
+        self.frames: list[Frames] = []
+
+    def add(self, frames: Frames) -> None:
+        """frames [1, H, W, 3], uint8, once."""
+        self.frames.append(frames)
+
+    def close(self) -> None:
+        """Write the file and give it its name."""
+        from PIL import Image, PngImagePlugin
+
+        (frame,) = np.concatenate(self.frames)
+        info = PngImagePlugin.PngInfo()
+        for key, value in self.tags.items():
+            info.add_itxt(key.capitalize(), value)
+        Image.fromarray(frame).save(self.part, "png", pnginfo=info)
+        take_name(self.part, self.path, self.overwrite)
+
+
+def take_name(part: Path, path: Path, overwrite: bool) -> None:
+    """Give a complete file its name. Raises FileExistsError where another run has taken it meanwhile."""
+    if overwrite:
+        part.replace(path)
+    else:
+        os.link(part, path)  # unlike a rename, it fails when the name is taken
+        part.unlink()
 
 
 def tags_of(part: Path) -> Path:
@@ -102,7 +132,14 @@ def ffmetadata(tags: dict[str, str]) -> str:
 
 
 def read_tags(path: Path) -> dict[str, Any]:
-    """The JSON that hybridgen keeps in a video's comment, {} when there is none."""
+    """The JSON that hybridgen keeps in the comment of a video or a PNG, {} when there is none."""
+    if path.suffix.lower() == ".png":
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            said = json.loads(picture.info.get("Comment", "{}"))
+        assert isinstance(said, dict)
+        return said
     import imageio_ffmpeg
 
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path), "-f", "ffmetadata", "-"]
@@ -119,13 +156,24 @@ def read_tags(path: Path) -> dict[str, Any]:
     return {}
 
 
-def read_frames(path: Path) -> Frames:
-    """All frames of a video, [T, H, W, 3] uint8."""
+def frames_of(path: Path) -> Iterator[Frames]:
+    """The frames of a video one by one, [H, W, 3] uint8 each. Raises OSError where it cannot be read as one."""
     import imageio_ffmpeg
 
     reader = imageio_ffmpeg.read_frames(str(path))
     width, height = next(reader)["size"]
-    return np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
+    for frame in reader:
+        yield np.frombuffer(frame, np.uint8).reshape(height, width, 3)
+
+
+def read_frames(path: Path) -> Frames:
+    """All frames of a video, [T, H, W, 3] uint8."""
+    return np.stack(list(frames_of(path)))
+
+
+def last_frames(path: Path, count: int) -> list[Frames]:
+    """The last frames of a video, [H, W, 3] each; fewer where it has fewer."""
+    return list(deque(frames_of(path), maxlen=count))
 
 
 def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2) -> None:

@@ -6,10 +6,13 @@ partial outputs and log-sum-exp go back to the queries' owners in one all-to-all
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Attend, Wan
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attend, KeyValue, Partial
 from hybridgen.plan import Plan
 from hybridgen.runtime.attention import merge_stacked
 from hybridgen.runtime.comm import Group
@@ -37,28 +40,38 @@ def attention2d(
     blocks: list[int],
     attend: Attend,
     patches: int,
+    beside: Sequence[Partial] = (),
 ) -> Tensor:
-    """query_group shares the queries of a row of ranks, key_group the keys of a column, which are cp `blocks`."""
+    """query_group shares the queries of a row of ranks, key_group the keys of a column, which are cp `blocks`.
+
+    `beside` are parts that the own queries have seen already: of keys that every rank has.
+    """
     if key_group.size > 1:
         k, v = join(key_group.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
     if query_group.size > 1:
         q = join(query_group.all_gather(q), patches)
     out, lse = attend(q, k, v, blocks)
-    if query_group.size == 1:
+    if query_group.size > 1:
+        partials = query_group.all_to_all(split(pack(out, lse), query_group.size, patches))  # [cols, B, s, H, D + ...]
+        outs, lses = unpack(partials, out.shape[-1])
+    elif not beside:
         return out
-    partials = query_group.all_to_all(split(pack(out, lse), query_group.size, patches))  # [cols, B, s, H, D + ...]
-    outs, lses = unpack(partials, out.shape[-1])
+    else:
+        outs, lses = out[None], lse[None]
+    for more, its_lse in beside:
+        outs, lses = torch.cat([outs, more[None]]), torch.cat([lses, its_lse[None]])
     return merge_stacked(outs, lses, out.dtype)
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Replace the model's attention over local keys by the two-dimensional one."""
     # Along a row of ranks the column changes: the group of the axis "col" holds the ranks of one row.
     query_group, key_group = mesh.group("col", "attention2d"), mesh.group("row", "attention2d")
     (rows, cols), col = plan.degrees.attn2d, mesh.coordinate("col")
     blocks = [row * cols + col for row in range(rows)]
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, model.patches)
+    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
+        beside = model.attend_text(q, text)
+        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, model.patches, beside)
 
     model.wrap_attention(lambda _: attention)

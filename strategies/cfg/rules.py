@@ -21,9 +21,10 @@ def violations(plan: Plan) -> Iterator[Violation]:
     if cfg not in (1, 2):
         yield not_legal("cfg-degree", "cfg", cfg, "is not possible: a guided step has 2 branches", [1, 2])
     elif cfg == 2 and plan.branches == 1:
+        limit = "any but 1" if plan.facts.guided_below_1 else "above 1"
         yield Violation(
             "cfg-guidance",
-            f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: above 1); nearest: --cfg 1",
+            f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: {limit}); nearest: --cfg 1",
             ({"cfg": "1"},),
         )
 
@@ -33,12 +34,11 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     if plan.degrees.cfg == 1:
         return
     last = plan.layout.coordinates(rank)["pipefusion"] == plan.degrees.pipefusion - 1
-    shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
-    yield Message("cfg", "cfg", "all_gather", "prediction", shard if last else 0, plan.clip.steps)
+    size = plan.state_size * plan.itemsize if last else 0
+    yield Message("cfg", "cfg", "all_gather", "prediction", size, plan.clip.steps)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """The two gathered predictions."""
     if plan.degrees.cfg > 1:
-        shard = plan.tokens.local_size * plan.facts.transformer.prediction_channels * plan.itemsize
-        yield Term("cfg predictions", 2 * shard)
+        yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hybridgen.models.wan import Step, Wan
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.mesh import Mesh
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Give this rank the branch of its coordinate (0: with the prompt) and exchange the predictions every step."""
     group, combine = mesh.group("cfg", "cfg"), model.guide
     model.branches = [mesh.coordinate("cfg")]
 
-    def guide(predictions: list[Tensor], step: Step) -> Tensor:
-        return combine(list(group.all_gather(predictions[0])), step)
+    def guide(predictions: list[Tensor], x: Tensor, step: Step) -> Tensor:
+        return combine(list(group.all_gather(predictions[0])), x, step)
 
     model.guide = guide

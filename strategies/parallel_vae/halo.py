@@ -1,9 +1,11 @@
 """Strips: frames cut into runs of rows (or columns), one a rank, and the layers that look beyond their strip.
 
-A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Three kinds
-of layer of Wan's decoder see past the edge of a strip; all else in it works pixel by pixel or along time.
+A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Four kinds
+of layer of Wan's decoder and encoder see past the edge of a strip; all else in them works pixel by pixel, along
+time, or (patches and the encoder's mean shortcuts) within squares that a strip holds whole.
 3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero
-beyond the frame, as their own padding is). The attention in the middle needs all keys and values.
+beyond the frame, as their own padding is), the strided convolution of a downsampling only the one after the
+strip. The attention in the middle needs all keys and values.
 The idea of exchanging edges in a VAE is that of DistVAE (github.com/xdit-project/DistVAE).
 """
 
@@ -49,6 +51,15 @@ def exchange_halos(strip: Strip, x: Tensor) -> tuple[Tensor, Tensor]:
     strip.group.swap(sends, halos)
     before, after = (halos.get(place, torch.zeros_like(edge)) for place, edge in edges.items())
     return before, after
+
+
+def fetch_after(strip: Strip, x: Tensor) -> Tensor:
+    """The row next to x's last one, from the neighbour; zeros beyond the frame. One exchange, in one direction."""
+    rank, size = strip.group.rank, strip.group.size
+    first = strip.edges(x)[0].contiguous()
+    after = torch.zeros_like(first)
+    strip.group.swap({rank - 1: first} if rank > 0 else {}, {rank + 1: after} if rank < size - 1 else {})
+    return after
 
 
 def restore_edges(strip: Strip, frames: Tensor, kept: tuple[Tensor, Tensor]) -> None:
@@ -115,6 +126,23 @@ class StripUpsample:
         return F.conv2d(needed, self.conv.weight, self.conv.bias, padding=(0, 1) if dim == -2 else (1, 0))
 
 
+class StripDownsample:
+    """Forward of (a row and a column of zeros at the end, 3x3 convolution with stride 2)."""
+
+    def __init__(self, conv: torch.nn.Conv2d, strip: Strip) -> None:
+        assert conv.kernel_size == (3, 3) and conv.stride == (2, 2) and conv.padding == (0, 0)
+        self.conv, self.strip = conv, strip
+
+    def __call__(self, x_NCHW: Tensor) -> Tensor:
+        images, channels, height, width = x_NCHW.shape
+        assert x_NCHW.shape[self.strip.dim] % 2 == 0  # else the next strip would begin between two strides
+        padded = x_NCHW.new_zeros(images, channels, height + 1, width + 1)
+        padded[..., :-1, :-1] = x_NCHW
+        across = padded[..., :-1] if self.strip.dim == -2 else padded[..., :-1, :]
+        self.strip.edges(across)[1].copy_(fetch_after(self.strip, x_NCHW))
+        return F.conv2d(padded, self.conv.weight, self.conv.bias, stride=2)
+
+
 class StripAttention:
     """Forward of the single-headed attention over one frame: own queries, everybody's keys and values."""
 
@@ -147,16 +175,16 @@ def _put_forward(module: Any, forward: Any) -> None:
 
 
 @contextmanager
-def sharded(vae: Any, strip: Strip) -> Iterator[None]:
-    """Within it, the decoder of this VAE instance works on strips; afterwards it is as before."""
+def sharded(half: torch.nn.Module, strip: Strip) -> Iterator[None]:
+    """Within it, this half of a VAE, its encoder or decoder, works on strips; afterwards it is as before."""
     with ExitStack() as undo:
-        for module in vae.decoder.modules() if strip.group.size > 1 else ():
+        for module in half.modules() if strip.group.size > 1 else ():
             forward: Any = None
             if isinstance(module, WanCausalConv3d) and module.kernel_size[1:] != (1, 1):
                 forward = StripConv3d(module, strip)
             elif isinstance(module, WanResample):
-                module = module.resample
-                forward = StripUpsample(module[0], module[1], strip)
+                down, module = module.mode.startswith("downsample"), module.resample
+                forward = StripDownsample(module[1], strip) if down else StripUpsample(module[0], module[1], strip)
             elif isinstance(module, WanAttentionBlock):
                 forward = StripAttention(module, strip)
             if forward is not None:

@@ -1,17 +1,17 @@
-"""VAE decoding split over ranks, strip by strip with exchange of edges: legality, traffic, memory."""
+"""The VAE split over ranks, strip by strip with exchange of edges: legality, traffic, memory."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
 from hybridgen.layout import split_rows
 from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.traffic import Message, Phase, Term
 
 RULES = {
     "vae-width": "The VAE's ranks are laid over the others: the first of one cfg half, so that they are near "
@@ -37,6 +37,13 @@ def strip_sizes(plan: Plan) -> tuple[int, ...]:
     return tuple(split_rows(plan.latent_shape[split_dim(plan)], plan.degrees.vae))
 
 
+def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
+    """(channels, frames, rows, columns) of the video that is encoded; no frames: none is."""
+    _, _, rows, columns = plan.latent_shape
+    stride = plan.facts.vae.stride_space
+    return 3, plan.clip.encoded_frames, rows * stride, columns * stride
+
+
 def violations(plan: Plan) -> Iterator[Violation]:
     width, world = plan.degrees.vae, plan.world_size
     half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
@@ -53,7 +60,7 @@ def violations(plan: Plan) -> Iterator[Violation]:
 
 
 class Layer(NamedTuple):
-    """Input of a 3x3 convolution of the decoder, in one pass (one latent frame)."""
+    """Input of a 3x3 convolution of the decoder or the encoder, in one pass (one latent frame)."""
 
     channels: int
     frames: int
@@ -61,13 +68,16 @@ class Layer(NamedTuple):
     """Rows of it per latent row."""
     remembers: bool = True
     """Whether PAST frames of it are kept for the next pass."""
+    strided: bool = False
+    """Whether it halves height and width; then it sees a row after its strip and none before."""
 
 
-def layers(plan: Plan, first: bool) -> Iterator[Layer]:
-    """Every convolution that needs halos, in order, for the first latent frame or a later one.
+Layers = Callable[[Plan, bool], Iterator[Layer]]
+"""Every convolution that needs halos, in order, for the first latent frame or a later one."""
 
-    The order of diffusers' WanDecoder3d. Inputs of upsampling convolutions count before they are upsampled.
-    """
+
+def decoder_layers(plan: Plan, first: bool) -> Iterator[Layer]:
+    """The order of diffusers' WanDecoder3d. Inputs of upsampling convolutions count before they are upsampled."""
     vae = plan.facts.vae
     top = len(vae.dim_mult) - 1
     frames = scale = 1
@@ -88,72 +98,167 @@ def layers(plan: Plan, first: bool) -> Iterator[Layer]:
     yield Layer(out, frames, scale)
 
 
+def encoder_layers(plan: Plan, first: bool) -> Iterator[Layer]:
+    """The order of diffusers' WanEncoder3d, which both layouts share."""
+    vae = plan.facts.vae
+    frames, scale = 1 if first else vae.stride_time, vae.stride_space // vae.patch
+    channels = encoder_dim(plan)
+    yield Layer(3 * vae.patch**2, frames, scale)
+    for index, multiple in enumerate(vae.dim_mult):
+        out = encoder_dim(plan) * multiple
+        yield Layer(channels, frames, scale)
+        yield from [Layer(out, frames, scale)] * (2 * vae.res_blocks - 1)
+        channels = out
+        if index < len(vae.dim_mult) - 1:
+            yield Layer(out, frames, scale, remembers=False, strided=True)
+            scale //= 2
+            frames //= 2 if vae.time_upsample[-1 - index] and not first else 1
+    yield from [Layer(channels, frames, scale)] * 5
+
+
+def encoder_dim(plan: Plan) -> int:
+    """Channels of the encoder's finest level."""
+    return plan.facts.vae.encoder_base_dim or plan.facts.vae.base_dim
+
+
+def encoded_latents(plan: Plan) -> int:
+    """Latent frames that the given video becomes; 0 where there is none."""
+    return -(-plan.clip.encoded_frames // plan.facts.vae.stride_time)
+
+
+def across(plan: Plan) -> int:
+    """Latent columns of a row, or rows of a column, whichever is cut along: the length of an edge."""
+    rows, columns = plan.latent_shape[2:]
+    return rows if split_dim(plan) == -1 else columns
+
+
 def _place(plan: Plan, rank: int) -> int | None:
-    """Which strip a rank decodes; None when it decodes none or nothing is split."""
+    """Which strip a rank works on; None when it has none or nothing is split."""
     ranks = plan.layout.vae_ranks()
     return ranks.index(rank) if rank in ranks and len(ranks) > 1 else None
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Latents once; per latent frame edges for every convolution, keys and values, the finished pixels."""
+    """What the given video's encoding sends, if there is one, and then the decoding."""
     place = _place(plan, rank)
     if place is None:
         return
-    vae, sizes = plan.facts.vae, strip_sizes(plan)
-    channels, frames, rows, columns = plan.latent_shape
-    across = rows if split_dim(plan) == -1 else columns
+    if plan.clip.encoded_frames:
+        yield from _encoding(plan, place)
+    yield from _decoding(plan, place)
+
+
+def _encoding(plan: Plan, place: int) -> Iterator[Message]:
+    """Pixels once; per latent frame edges for every convolution, keys and values; the moments once."""
+    vae, sizes, frames = plan.facts.vae, strip_sizes(plan), encoded_latents(plan)
     if place == 0:
-        size = sum(sizes[1:]) * across * channels * frames * FP32
-        yield Message(NAME, "vae", "p2p", "latents", size, 1, "decode")
-    neighbours = (place > 0) + (place < len(sizes) - 1)
-    for (width, length), count in halo_counts(plan).items():
-        size = neighbours * width * length * across * FP32
-        yield Message(NAME, "vae", "p2p", f"halo rows, {width} channels", size, count, "decode")
-    key_value = 2 * vae.base_dim * vae.dim_mult[-1] * max(sizes) * across * FP32
-    yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, frames, "decode")
+        size = math.prod(pixel_shape(plan)) // sum(sizes) * sum(sizes[1:]) * FP32
+        yield Message(NAME, "vae", "p2p", "pixels to encode", size, 1, "setup")
+    yield from _exchanges(plan, place, encoder_layers, frames, encoder_dim(plan), "setup")
     if place:
-        pixels = 3 * sizes[place] * across * vae.stride_space**2
+        size = 2 * vae.latent_channels * frames * sizes[place] * across(plan) * FP32
+        yield Message(NAME, "vae", "p2p", "moments", size, 1, "setup")
+
+
+def _decoding(plan: Plan, place: int) -> Iterator[Message]:
+    """Latents once; per latent frame edges for every convolution, keys and values, the finished pixels."""
+    vae, sizes = plan.facts.vae, strip_sizes(plan)
+    channels, frames, _, _ = plan.latent_shape
+    if place == 0:
+        size = sum(sizes[1:]) * across(plan) * channels * frames * FP32
+        yield Message(NAME, "vae", "p2p", "latents", size, 1, "decode")
+    yield from _exchanges(plan, place, decoder_layers, frames, vae.base_dim, "decode")
+    if place:
+        pixels = 3 * sizes[place] * across(plan) * vae.stride_space**2
         yield Message(NAME, "vae", "p2p", "pixels of the first latent frame", pixels, 1, "decode")
         if frames > 1:
             yield Message(NAME, "vae", "p2p", "pixels", pixels * vae.stride_time, frames - 1, "decode")
 
 
-def halo_counts(plan: Plan) -> Counter[tuple[int, int]]:
-    """How many exchanges of edges a request has, by (channels, frames x length per latent column)."""
-    counts = Counter((x.channels, x.frames * x.scale) for x in layers(plan, first=True))
-    for x in layers(plan, first=False):
-        counts[x.channels, x.frames * x.scale] += plan.latent_shape[1] - 1
-    return Counter({shape: count for shape, count in counts.items() if count})
+def _exchanges(plan: Plan, place: int, layers: Layers, passes: int, base_dim: int, phase: Phase) -> Iterator[Message]:
+    """What all passes through one half of the VAE send: edges, and keys and values of the attention in its middle."""
+    sizes, edge = strip_sizes(plan), across(plan) * FP32
+    before, after = place > 0, place < len(sizes) - 1
+    for (width, length, strided), count in halo_counts(plan, layers, passes).items():
+        size = (before + (after and not strided)) * width * length * edge
+        rows = "halo rows back" if strided else "halo rows"
+        yield Message(NAME, "vae", "p2p", f"{rows}, {width} channels", size, count, phase)
+    key_value = 2 * base_dim * plan.facts.vae.dim_mult[-1] * max(sizes) * edge
+    yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, passes, phase)
+
+
+def halo_counts(plan: Plan, layers: Layers, passes: int) -> Counter[tuple[int, int, bool]]:
+    """How many exchanges of edges so many passes have, by (channels, frames x length per latent column, strided)."""
+    counts: Counter[tuple[int, int, bool]] = Counter()
+    for first, times in ((True, min(passes, 1)), (False, passes - 1)):
+        for x in layers(plan, first) if times > 0 else ():
+            counts[x.channels, x.frames * x.scale, x.strided] += times
+    return counts
+
+
+class Half(NamedTuple):
+    """The decoder or the encoder at work on a request."""
+
+    name: str
+    phase: Phase
+    layers: list[Layer]
+    """The convolutions of the fullest pass, the first one only where there is no other."""
+    past: int
+    """Frames that each of those remembers which remember any."""
+    inputs: int
+    """How many inputs of the largest convolution are held at the peak, as counted."""
+
+
+def halves(plan: Plan) -> Iterator[Half]:
+    """The decoder, and the encoder where video is given.
+
+    Inputs at the peak were counted with fake tensors at 1280x720 on the VAEs of Wan 2.1 and 2.2: decoding is within
+    4%, encoding within 5% from 17 frames on; fewer need up to a quarter less than this says. The stock forwards of a
+    rank alone hold one more, since they pad in two copies.
+    """
+    alone = int(plan.degrees.vae == 1)
+
+    def half(name: str, phase: Phase, layers: Layers, passes: int, inputs: int) -> Half:
+        return Half(name, phase, list(layers(plan, passes == 1)), min(PAST, passes), inputs + alone)
+
+    yield half("decoding", "decode", decoder_layers, plan.latent_shape[1], 6)
+    if plan.clip.encoded_frames:
+        yield half("encoding", "condition", encoder_layers, encoded_latents(plan), 7 if plan.facts.vae.residual else 5)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Estimate of the tensors of decoding beside the weights, also where one rank decodes alone.
+    """Estimate of the tensors of decoding and encoding beside the weights, also where one rank works alone.
 
-    Remembered frames, and work: at the peak about as much as six inputs of the largest convolution (seven
-    with the stock forwards of a rank alone, which pad in two copies). Counted on the decoders of Wan 2.1 and
-    2.2 with fake tensors at 1280x720, where it is within 4%. Workspace of the kernels is not in it.
+    Remembered frames, and work: about as much as so many inputs of the largest convolution. What kernels copy is not
+    in it. The first rank holds the whole video that is encoded.
     """
-    sizes = _own_latent(plan, rank)
-    if sizes is None:
+    own = _own_latent(plan, rank)
+    if own is None:
         return
-    work = _pass(plan)
-    remembered = sum(PAST * x.channels * x.scale**2 for x in work if x.remembers)
-    largest = max(x.frames * x.channels * x.scale**2 for x in work)
-    yield Term("vae decoding", FP32 * math.prod(sizes) * (remembered + _inputs(plan) * largest), ("decode",))
+    cells = math.prod(own)
+    for half in halves(plan):
+        remembered = sum(half.past * x.channels * x.scale**2 for x in half.layers if x.remembers)
+        largest = max(x.frames * x.channels * x.scale**2 for x in half.layers)
+        yield Term(f"vae {half.name}", FP32 * cells * (remembered + half.inputs * largest), (half.phase,))
+    if plan.clip.encoded_frames:
+        whole = math.prod(plan.latent_shape[2:])
+        given = FP32 * math.prod(pixel_shape(plan)) // whole
+        first = rank == plan.layout.vae_ranks()[0]
+        yield Term("video to encode", given * (whole if first else cells), ("condition",))
 
 
-def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> int:
-    """Bytes that the kernels of convolutions add to the peak of decoding. For the two machine's constants see Hardware.
+def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> Iterator[Term]:
+    """What the kernels of convolutions add to the peaks of memory(). For the two machine's constants see Hardware.
 
     A kernel that unfolds holds 27 copies of its input, one that works on blocks of channels a copy of its padded
     input and of its output. The peak is where tensors and copies together are largest, which need not be the
     largest convolution.
     """
-    sizes = _own_latent(plan, rank)
-    if sizes is None or not block:
-        return 0
-    rows, columns = sizes
-    alone, inputs = plan.degrees.vae == 1, _inputs(plan)
+    own = _own_latent(plan, rank)
+    if own is None or not block:
+        return
+    rows, columns = own
+    alone = plan.degrees.vae == 1
 
     def number(x: Layer) -> int:
         return x.channels * x.frames * x.scale**2 * rows * columns
@@ -165,25 +270,17 @@ def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> int:
         channels = -(-x.channels // block) * block
         return channels * padded * (x.scale * columns + 2) + number(x) * channels // x.channels - number(x)
 
-    work = _pass(plan)
-    return FP32 * (max(inputs * number(x) + copies(x) for x in work) - inputs * max(number(x) for x in work))
+    for half in halves(plan):
+        together = max(half.inputs * number(x) + copies(x) for x in half.layers)
+        size = FP32 * (together - half.inputs * max(number(x) for x in half.layers))
+        yield Term(f"{half.name} convolutions", size, (half.phase,))
 
 
 def _own_latent(plan: Plan, rank: int) -> tuple[int, int] | None:
-    """Rows and columns of the latent frames that a rank decodes; None when it decodes none."""
+    """Rows and columns of the latent frames that a rank decodes or encodes; None when it has none."""
     ranks = plan.layout.vae_ranks()
     if rank not in ranks:
         return None
     rows, columns = plan.latent_shape[2:]
     own = strip_sizes(plan)[ranks.index(rank)]
     return (own, columns) if split_dim(plan) == -2 else (rows, own)
-
-
-def _pass(plan: Plan) -> list[Layer]:
-    """The convolutions of the fullest pass, the first one only where there is no other."""
-    return list(layers(plan, first=plan.latent_shape[1] == 1))
-
-
-def _inputs(plan: Plan) -> int:
-    """How many inputs of a convolution are held at once."""
-    return 6 if plan.degrees.vae > 1 else 7

@@ -1,7 +1,8 @@
-"""Decoding split over ranks: latents [1, C, T, H, W] on the first -> strips on all -> frames on the first.
+"""Decoding and encoding split over ranks: what the first rank has -> strips on all -> the result on the first.
 
-Each rank decodes a run of rows (or columns) of every frame and exchanges edges with its neighbours (halo.py).
-Finished strips are gathered as uint8 after each latent frame, so that writing the video overlaps decoding.
+Each rank works on a run of rows (or columns) of every frame and exchanges edges with its neighbours (halo.py).
+Decoded strips are gathered as uint8 after each latent frame, so that writing the video overlaps decoding. Pixels to
+encode travel in fp32, which the VAE runs in, and so do the moments, once all frames are through.
 """
 
 from __future__ import annotations
@@ -11,57 +12,71 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Wan
-from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.wan_vae import decode_stream, encode, to_uint8
 from hybridgen.plan import Plan
 from hybridgen.runtime.mesh import Mesh
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
-from hybridgen.strategies.parallel_vae.rules import split_dim, strip_sizes
+from hybridgen.strategies.parallel_vae.rules import pixel_shape, split_dim, strip_sizes
 
 
-def scatter(strip: Strip, latents: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Latents [1, C, T, H, W], fp32, on the group's first rank, None elsewhere -> each rank's strip."""
+def scatter(strip: Strip, x: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Latents or pixels [1, C, T, H, W], fp32, on the group's first rank, None elsewhere -> each rank's strip.
+
+    One strip after the other, so that no more than one copy is held beside x.
+    """
+    scale = shape[strip.dim] // sum(strip.sizes)
+    lengths = [scale * size for size in strip.sizes]
     if strip.group.rank == 0:
-        assert latents is not None and tuple(latents.shape) == shape and latents.dtype == torch.float32
-        own, *others = torch.split(latents, list(strip.sizes), dim=strip.dim)
-        strip.group.swap({place: x.contiguous() for place, x in enumerate(others, start=1)}, {})
+        assert x is not None and tuple(x.shape) == shape and x.dtype == torch.float32
+        own, *others = torch.split(x, lengths, dim=strip.dim)
+        for place, other in enumerate(others, start=1):
+            strip.group.swap({place: other.contiguous()}, {})
         return own
-    assert latents is None
+    assert x is None
     local = list(shape)
-    local[strip.dim] = strip.sizes[strip.group.rank]
+    local[strip.dim] = lengths[strip.group.rank]
     buffer = torch.empty(local, device=device)
     strip.group.swap({}, {0: buffer})
     return buffer
 
 
-def gather_frames(strip: Strip, frames: Tensor) -> Tensor | None:
-    """Every rank's uint8 [t, h, w, 3] -> frames [t, H, W, 3] on the group's first rank; None elsewhere."""
-    group, dim = strip.group, strip.dim - 1  # channels come last here
+def gather(strip: Strip, x: Tensor, dim: int) -> Tensor | None:
+    """Every rank's strip, cut along `dim` -> the whole on the group's first rank; None elsewhere."""
+    group = strip.group
     if group.rank:
-        group.swap({0: frames}, {})
+        group.swap({0: x.contiguous()}, {})
         return None
     if group.size == 1:
-        return frames
-    scale = frames.shape[dim] // strip.sizes[0]
-    local, received = list(frames.shape), {}
+        return x
+    scale = x.shape[dim] // strip.sizes[0]
+    local, received = list(x.shape), {}
     for place in range(1, group.size):
         local[dim] = scale * strip.sizes[place]
-        received[place] = frames.new_empty(local)
+        received[place] = x.new_empty(local)
     group.swap({}, received)
-    return torch.cat([frames, *received.values()], dim)
+    return torch.cat([x, *received.values()], dim)
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
-    """Replace `model.decode`; on ranks that do not decode it ends at once and yields nothing."""
-    group, shape = mesh.vae(), (1, *plan.latent_shape)
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Replace `model.decode` and `model.encode`; ranks that are not the VAE's get nothing from either, at once."""
+    group = mesh.vae()
     strip = Strip(group, split_dim(plan), strip_sizes(plan)) if group is not None else None
 
     def decode(latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         if strip is None:
             return
-        own = scatter(strip, latents_BCTHW, shape, model.device)
-        with sharded(model.vae, strip):
-            for pixels in decode_stream(model.vae, unnormalise(model.vae, own)):
-                yield gather_frames(strip, to_uint8(pixels))
+        own = scatter(strip, latents_BCTHW, (1, *plan.latent_shape), model.device)
+        with sharded(model.vae.decoder, strip):
+            for pixels in decode_stream(model.vae, model.unnormalise(own)):
+                yield gather(strip, to_uint8(pixels), strip.dim - 1)  # channels come last here
 
-    model.decode = decode
+    def encode_split(pixels_BCTHW: Tensor | None) -> Tensor | None:
+        if strip is None:
+            return None
+        own = scatter(strip, pixels_BCTHW, (1, *pixel_shape(plan)), model.device)
+        with sharded(model.vae.encoder, strip):
+            moments = encode(model.vae, own)
+        return gather(strip, moments, strip.dim)
+
+    model.decode, model.encode = decode, encode_split

@@ -52,14 +52,20 @@ def violations(plan: Plan) -> Iterator[Violation]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per pass one hidden state to the next stage; per step the stepped latents from the last stage to the first."""
+    """Per pass one hidden state to the next stage; per step the stepped latents from the last stage to the first.
+
+    A text with a stream of its own goes through the stages once.
+    """
     stages = plan.degrees.pipefusion
     if stages == 1:
         return
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     last = plan.layout.coordinates(rank)["pipefusion"] == stages - 1
     hidden = 0 if last else local * transformer.hidden * plan.itemsize
-    latents = local * transformer.patch_channels * FP32 if last else 0
+    latents = plan.state_size * FP32 if last else 0
+    for tokens in plan.own_texts(rank) if transformer.text_stream == "own" else ():
+        text = 0 if last else tokens * transformer.hidden * plan.itemsize
+        yield Message("pipefusion", "pipefusion", "p2p", "text hidden state", text, 1, "setup")
     yield Message("pipefusion", "pipefusion", "p2p", "hidden state", hidden, plan.passes, overlaps="next pass")
     yield Message("pipefusion", "pipefusion", "p2p", "latents", latents, plan.clip.steps)
 

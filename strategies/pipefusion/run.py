@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Condition, Step, Wan
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
@@ -27,16 +27,15 @@ class Buffers:
     They belong to one expert: each of its first steps is synchronous and fills them anew, in the same memory.
     """
 
-    def __init__(self, model: Wan, patches: int) -> None:
+    def __init__(self, model: Denoiser, patches: int) -> None:
         self.model, self.patches = model, patches
-        self.patch: int | None = None
-        """The patch that runs now; None while all run together."""
         self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def remember(self, k: Tensor, v: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
         """k, v [B, n, H, D] of all patches, or of the one that runs now -> those of all patches, patch by patch."""
         key = (self.model.branch, self.model.layer, *blocks)
-        if self.patch is None:
+        window = self.model.window
+        if window is None:
             if key in self.kept:
                 for kept, fresh in zip(self.kept[key], (k, v), strict=True):
                     kept.copy_(fresh)
@@ -44,14 +43,14 @@ class Buffers:
                 self.kept[key] = k.clone(), v.clone()
             return k, v
         for kept, fresh in zip(self.kept[key], (k, v), strict=True):
-            kept.unflatten(1, (self.patches, -1))[:, self.patch] = fresh  # type: ignore[no-untyped-call]
+            kept.unflatten(1, (self.patches, -1))[:, window] = fresh  # type: ignore[no-untyped-call]
         return self.kept[key]
 
 
 class Pipeline:
     """One stage at work: the model's predict and advance while PipeFusion is on."""
 
-    def __init__(self, model: Wan, plan: Plan, forward: Group, back: Group) -> None:
+    def __init__(self, model: Denoiser, plan: Plan, forward: Group, back: Group) -> None:
         self.model, self.plan, self.forward, self.back = model, plan, forward, back
         self.stage, self.last = forward.rank, forward.size - 1
         self.patches = plan.tokens.patches
@@ -82,38 +81,43 @@ class Pipeline:
 
     def run(self, x: Tensor, step: Step, patch: int | None) -> None:
         """Send all patches together, or one, through this stage, branch by branch, and step them on the last."""
-        self.buffers.patch = patch
-        self.model.patches = self.patches if patch is None else 1
-        part = x if patch is None else self.piece(x, patch)
+        self.model.window = patch
+        part = self.model.here(x)
         length = self.plan.tokens.local_size if patch is None else self.plan.tokens.shard_size
         predictions = []
         for branch in self.model.branches:
             self.model.branch = branch
-            condition = self.condition(step, branch, patch)
-            hidden = self.model.embed(part, step.expert) if self.stage == 0 else self.receive(length)
+            condition = self.model.condition(step, branch)
+            hidden = self.model.embed(part, step, branch) if self.stage == 0 else self.receive(length)
             hidden = self.model.run_blocks(hidden, step, condition)
             if self.stage == self.last:
                 predictions.append(self.model.head(hidden, step, condition))
             else:
                 self.in_flight.append(self.forward.send(hidden, self.stage + 1))
         if self.stage == self.last:
-            prediction = self.model.guide(predictions, step)
+            prediction = self.model.guide(predictions, part, step)
             for index in range(self.patches) if patch is None else [patch]:
-                own = self.piece(prediction, index) if patch is None else prediction
+                own = self.model.piece(prediction, index) if patch is None else prediction
                 self.step_patch(x, own, step, index)
         self.settle()
 
     def step_patch(self, x: Tensor, prediction: Tensor, step: Step, patch: int) -> None:
         """One scheduler step of one patch, in place, and on its way to the first stage."""
-        piece = self.piece(x, patch)
+        piece = self.model.piece(x, patch)
         scheduler = self.schedulers[patch]
         piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
         self.in_flight.append(self.back.send(piece.clone(), 0))
 
+    def relay(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
+        """What runs through all blocks once, [1, length, D]: from the stage before, through this one, to the next."""
+        hidden = run(start() if self.stage == 0 else self.receive(length))
+        if self.stage < self.last:
+            self.forward.send(hidden, self.stage + 1)()
+
     def fetch(self, x: Tensor, patch: int) -> None:
         """On the first stage: take what the last stage made of a patch in the step before."""
         if self.owed:
-            piece = self.piece(x, patch)
+            piece = self.model.piece(x, patch)
             piece.copy_(self.back.receive(torch.empty_like(piece, memory_format=torch.contiguous_format), self.last))
             self.owed -= 1
 
@@ -126,20 +130,6 @@ class Pipeline:
         shape = (1, length, self.plan.facts.transformer.hidden)
         buffer = torch.empty(shape, dtype=self.model.dtype, device=self.model.device)
         return self.forward.receive(buffer, self.stage - 1)
-
-    def condition(self, step: Step, branch: int, patch: int | None) -> Condition:
-        whole = self.model.condition(step, branch)
-        if patch is None:
-            return whole
-        cos, sin = (self.piece(table, patch) for table in whole.rope)
-        return replace(whole, rope=(cos, sin))
-
-    def piece(self, x: Tensor, patch: int) -> Tensor:
-        """This rank's rows of a patch, a view of [1, local, ...]; all of x when there is one patch."""
-        if self.patches == 1:
-            return x
-        size = self.plan.tokens.shard_size
-        return x[:, patch * size : (patch + 1) * size]
 
     def settle(self) -> None:
         """Wait for what was sent longest ago, so that no more than one step's messages are in flight."""
@@ -154,14 +144,14 @@ class Pipeline:
             for wait in self.in_flight:
                 wait()
             self.in_flight.clear()
-            self.model.patches = self.patches
+            self.model.window = None
         return x
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Keep this stage's blocks, and replace how a step is made."""
     model.keep_layers(plan.blocks(mesh.rank))
     pipeline = Pipeline(model, plan, mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion"))
-    model.predict, model.advance = pipeline.predict, pipeline.advance
+    model.predict, model.advance, model.relay = pipeline.predict, pipeline.advance, pipeline.relay
     if not plan.exact:
         model.remember = pipeline.buffers.remember

@@ -5,19 +5,29 @@ q, k, v [B, s, H, D] -> R partial outputs with log-sum-exp, one per block, merge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Attend, Wan
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attend, KeyValue, Partial
 from hybridgen.plan import Plan
 from hybridgen.runtime.attention import Merge
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
 
 
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend) -> Tensor:
-    """k, v [B, s, H, D] are this rank's block; `attend` sees one block at a time."""
+def ring_attention(
+    q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend, beside: Sequence[Partial] = ()
+) -> Tensor:
+    """k, v [B, s, H, D] are this rank's block; `attend` sees one block at a time.
+
+    `beside` are parts that the own queries have seen already: of keys that do not travel.
+    """
     merge = Merge(q)
+    for part in beside:
+        merge.add(*part)
     block = torch.stack([k, v])
     for hop in range(group.size):
         owner = (group.rank - hop) % group.size
@@ -30,7 +40,11 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend
     return merge.result(q.dtype)
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Replace the model's attention over local keys by the ring."""
     group = mesh.group("ring", "ring")
-    model.wrap_attention(lambda _: lambda q, k, v: ring_attention(q, k, v, group, model.attend))
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
+        return ring_attention(q, k, v, group, model.attend, model.attend_text(q, text))
+
+    model.wrap_attention(lambda _: attention)

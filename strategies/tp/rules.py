@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hybridgen.degrees import divisors, not_legal
 from hybridgen.errors import Violation
 from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.traffic import Message, Phase, Term
 
 RULES = {
     "tp-heads": "Tensor parallelism gives each rank whole query and K/V heads.",
@@ -30,23 +30,35 @@ def violations(plan: Plan) -> Iterator[Violation]:
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer each, and
-    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention)."""
+    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention; once per
+    expert also those of k of the text of each branch, and of the embedded pictures).
+
+    A text with a stream of its own has the first once, but not in the last layer, of which it needs K and V alone.
+    """
     tp = plan.degrees.tp
     if tp == 1:
         return
     facts, local, layers = plan.facts.transformer, plan.tokens.local_size, len(plan.blocks(rank))
     count = plan.passes * layers
 
-    def reduce(what: str, size: int, count: int) -> Message:
-        return Message("tp", "tp", "all_reduce", what, 2 * size * (tp - 1) // tp, count)
+    def reduce(what: str, size: int, count: int, phase: Phase = "denoise") -> Message:
+        return Message("tp", "tp", "all_reduce", what, 2 * size * (tp - 1) // tp, count, phase)
 
     outputs = 3 if facts.cross_attention else 2
     yield reduce("activations", local * facts.hidden * plan.itemsize, count * outputs)
+    for tokens in plan.own_texts(rank) if facts.text_stream == "own" else ():
+        whole = sum(layer < facts.layers - 1 for layer in plan.blocks(rank))
+        yield reduce("text activations", tokens * facts.hidden * plan.itemsize, whole * outputs, "setup")
+    if facts.head_norm:
+        return
     yield reduce("sums of q and k", local * 2 * FP32, count)
     if facts.cross_attention:
         experts = min(plan.facts.experts, plan.clip.steps)  # a single step is the first expert's
         yield reduce("sums of q", local * FP32, count)
-        yield reduce("sums of text k", plan.facts.text_tokens * FP32, layers * experts * plan.own_branches)
+        for tokens in plan.own_texts(rank):
+            yield reduce("sums of text k", tokens * FP32, layers * experts)
+        if plan.picture_tokens:
+            yield reduce("sums of picture k", plan.picture_tokens * FP32, layers * experts)
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:

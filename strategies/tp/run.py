@@ -1,8 +1,8 @@
 """Tensor parallelism at work: every rank holds a slice of each block's matrices, and whole heads.
 
-to_q, to_k, to_v and the first feed-forward matrix are cut by rows (outputs), to_out and the second by columns
-(inputs); what those two give is summed over the ranks, and the bias is added once, after the sum. The q/k norm spans
-all heads, so its sums of squares are added up over the ranks, those of q and k in one message.
+Matrices that make heads or feed-forward channels are cut by outputs, those that take them in by inputs; what the latter
+give is summed over the ranks, and the bias is added once, after the sum. A q/k norm over all heads has its sums of
+squares added up over the ranks, those of q and k in one message; one head by head needs no other rank.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridgen.models.wan import Normed, Wan
-from hybridgen.models.wan_load import take_slice
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.load import take_slice
+from hybridgen.models.slots import Cuts, Normed
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
@@ -34,7 +35,7 @@ class RowLinear(nn.Module):
         return out + self.bias if self.bias is not None else out
 
 
-def cut_rows(linear: nn.Linear, group: Group) -> None:
+def cut_columns(linear: nn.Linear, group: Group) -> None:
     """Keep this rank's outputs of a linear layer."""
     linear.weight = take_slice(linear.weight, 0, group.rank, group.size)
     if linear.bias is not None:
@@ -42,14 +43,19 @@ def cut_rows(linear: nn.Linear, group: Group) -> None:
     linear.out_features //= group.size
 
 
-def cut_attention(attn: Any, group: Group) -> None:
-    """Keep this rank's heads of an attention layer."""
-    for linear in (attn.to_q, attn.to_k, attn.to_v):
-        cut_rows(linear, group)
-    for norm in (attn.norm_q, attn.norm_k):
+def cut_block(block: nn.Module, cuts: Cuts, group: Group) -> None:
+    """Keep this rank's heads and feed-forward channels of a block."""
+    for name in cuts.columns:
+        cut_columns(block.get_submodule(name), group)  # type: ignore[arg-type]
+    for name in cuts.norms:
+        norm: Any = block.get_submodule(name)
         norm.weight = take_slice(norm.weight, 0, group.rank, group.size)
-    attn.to_out[0] = RowLinear(attn.to_out[0], group)
-    attn.heads //= group.size
+    for name in cuts.rows:
+        block.set_submodule(name, RowLinear(block.get_submodule(name), group))  # type: ignore[arg-type]
+    for name in cuts.heads:
+        parent, _, attribute = name.rpartition(".")
+        owner = block.get_submodule(parent)
+        setattr(owner, attribute, getattr(owner, attribute) // group.size)
 
 
 def norm_over_ranks(group: Group, *pairs: Normed) -> list[Tensor]:
@@ -62,13 +68,10 @@ def norm_over_ranks(group: Group, *pairs: Normed) -> list[Tensor]:
     ]
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Cut every block's matrices, and let the norms see all heads."""
     group = mesh.group("tp", "tp")
     for block in model.blocks():
-        cut_attention(block.attn1, group)
-        cut_attention(block.attn2, group)
-        cut_rows(block.ffn.net[0].proj, group)
-        block.ffn.net[2] = RowLinear(block.ffn.net[2], group)
+        cut_block(block, model.cuts, group)
     model.norm = lambda *pairs: norm_over_ranks(group, *pairs)
-    model.wrap_attention(lambda attention: attention)  # the stock processors know nothing of other ranks
+    model.own_attention()  # the stock modules know nothing of other ranks

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridgen.models.wan import Attention, Wan
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.slots import Attention, KeyValue
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
@@ -16,13 +17,9 @@ from hybridgen.runtime.sequence import join, split
 
 
 def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, s, H, D] -> [B, U * s, H / U, D] for all three, in one exchange.
-
-    K/V heads fewer than ranks are repeated, so that every rank gets one (grouped-query attention).
-    """
+    """[B, s, H, D] -> [B, U * s, H / U, D] for all three, in one exchange."""
     size = group.size
-    if k.shape[2] % size:
-        k, v = (x.repeat_interleave(size // x.shape[2], dim=2) for x in (k, v))
+    k, v = spread_heads(k, size), spread_heads(v, size)
     packed = torch.cat(
         [torch.unflatten(x, 2, (size, -1)).movedim(2, 0) for x in (q, k, v)], dim=3
     )  # [U, B, s, heads, D]
@@ -32,19 +29,34 @@ def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -
     return q, k, v
 
 
+def own_heads(text: KeyValue | None, group: Group) -> KeyValue | None:
+    """K and V of the text, [B, n, Hk, D], which every rank has -> of this rank's heads, [B, n, Hk / U, D]."""
+    if text is None:
+        return None
+    k, v = (spread_heads(x, group.size).chunk(group.size, dim=2)[group.rank] for x in text)
+    return k, v
+
+
+def spread_heads(x_BSHD: Tensor, size: int) -> Tensor:
+    """K or V heads repeated where they are fewer than ranks, so that every rank gets one (grouped-query attention)."""
+    num_heads = x_BSHD.shape[2]
+    return x_BSHD.repeat_interleave(size // num_heads, dim=2) if num_heads % size else x_BSHD
+
+
 def gather_heads(out: Tensor, group: Group, patches: int) -> Tensor:
     """[B, U * s, H / U, D] -> [B, s, H, D]."""
     received = group.all_to_all(split(out, group.size, patches))  # [U, B, s, H / U, D]
     return received.movedim(0, 2).flatten(2, 3)
 
 
-def apply(model: Wan, mesh: Mesh, plan: Plan) -> None:
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Wrap the model's attention in the two exchanges."""
     group = mesh.group("ulysses", "ulysses")
 
     def wrap(inner: Attention) -> Attention:
-        def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = inner(*scatter_heads(q, k, v, group, model.patches))
+        def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
+            q, k, v = scatter_heads(q, k, v, group, model.patches)
+            out = inner(q, k, v, own_heads(text, group))
             return gather_heads(out, group, model.patches)
 
         return attention

@@ -1,9 +1,9 @@
-"""Load what a rank runs of a Wan checkpoint, through diffusers' own loaders, and nothing else."""
+"""Load what a rank runs of a checkpoint, through diffusers' own loaders, and nothing else."""
 
 from __future__ import annotations
 
-import gc
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
+from hybridgen.models import seams
 from hybridgen.models.facts import ModelFacts
+from hybridgen.models.families import denoiser
 from hybridgen.plan import Plan
 
 EXPERTS = ("transformer", "transformer_2")
-COMPONENTS = ("tokenizer", "text_encoder", "transformer", "transformer_2", "vae", "scheduler")
+COMPONENTS = (
+    *EXPERTS,
+    "tokenizer",
+    "text_tokenizer",
+    "text_encoder",
+    "image_encoder",
+    "image_processor",
+    "vae",
+    "scheduler",
+)
 
 
 def local_folder(facts: ModelFacts) -> Path:
@@ -46,15 +57,22 @@ def local_folder(facts: ModelFacts) -> Path:
 
 
 def empty_experts(plan: Plan, folder: Path) -> list[Any]:
-    """The denoising transformers without weights, in the order of the noise they serve (high first)."""
-    from accelerate import init_empty_weights
-    from diffusers import WanTransformer3DModel
+    """The denoising transformers without weights, in the order of the noise they serve (high first).
 
-    with init_empty_weights():  # buffers, such as rope tables, are made
-        configs = [WanTransformer3DModel.load_config(folder, subfolder=name) for name in EXPERTS[: plan.facts.experts]]
-        experts = [WanTransformer3DModel.from_config(config).eval() for config in configs]
-    for expert in experts:
+    Raises RequestError (diffusers-changed).
+    """
+    import diffusers
+    from accelerate import init_empty_weights
+
+    experts = []
+    for name in EXPERTS[: plan.facts.experts]:
+        config = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
+        with init_empty_weights():  # buffers, such as rope tables, are made
+            expert = getattr(diffusers, config["_class_name"]).from_config(config).eval()
+        seams.check(plan.facts.pipeline, expert)
         expert.set_attention_backend("native")  # whatever DIFFUSERS_ATTN_BACKEND says
+        denoiser(plan.facts).prune(expert)
+        experts.append(expert)
     return experts
 
 
@@ -66,10 +84,13 @@ def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parame
     return part
 
 
-def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> None:
+def fill(
+    experts: list[Any], plan: Plan, folder: Path, device: torch.device, wanted: Callable[[str], bool] = lambda key: True
+) -> None:
     """Read the weights that are left in the transformers, and of cut ones only the slice, straight to the device.
 
-    Numbers get the dtypes that from_pretrained gives them: the plan's, but fp32 where the class keeps that.
+    Those whose names are not wanted wait for another call. Numbers get the dtypes that from_pretrained gives them: the
+    plan's, but fp32 where the class keeps that.
     """
     from accelerate.utils import set_module_tensor_to_device
 
@@ -77,12 +98,16 @@ def fill(experts: list[Any], plan: Plan, folder: Path, device: torch.device) -> 
     for name, expert in zip(EXPERTS, experts, strict=False):
         with _Weights(folder / name) as weights:
             for key, parameter in list(expert.named_parameters()):
-                kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules)
+                if not parameter.is_meta or not wanted(key):
+                    continue
+                kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules or ())
                 # A copy: what is read on a CPU is the mapped file itself, which step by step would come off the disk.
                 value = weights.read(key, getattr(parameter, "slice", None))
                 value = value.to(device, torch.float32 if kept else dtype, copy=True)
                 set_module_tensor_to_device(expert, key, device, value=value, dtype=value.dtype)
-        expert.requires_grad_(False).to(device)
+        expert.requires_grad_(False)
+        if not any(parameter.is_meta for parameter in expert.parameters()):
+            expert.to(device)  # buffers
 
 
 class _Weights:
@@ -129,33 +154,3 @@ def load_vae(folder: Path, device: torch.device) -> Any:
     for parameter in vae.parameters() if device.type == "cpu" else ():
         parameter.data = parameter.data.clone()  # as in fill()
     return vae
-
-
-class TextEncoder:
-    """Tokenizer and text encoder, for as long as they are needed."""
-
-    def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
-        from diffusers import WanPipeline
-
-        dtype = getattr(torch, plan.dtype)
-        rest = dict.fromkeys(("transformer", "transformer_2", "vae"))
-        self.pipe = WanPipeline.from_pretrained(folder, dtype=dtype, **rest).to(device)
-        self.plan, self.device, self.dtype = plan, device, dtype
-
-    def encode(self, prompt: str, negative_prompt: str) -> Tensor:
-        """Embeddings of the branches, [branches, 1, text tokens, text_dim] in the transformer's dtype."""
-        plan = self.plan
-        found = self.pipe.encode_prompt(
-            prompt,
-            negative_prompt,
-            do_classifier_free_guidance=plan.branches == 2,
-            max_sequence_length=plan.facts.text_tokens,
-            device=self.device,
-        )
-        return torch.stack([e.to(self.dtype) for e in found[: plan.branches]])
-
-    def free(self) -> None:
-        del self.pipe
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()

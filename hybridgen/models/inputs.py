@@ -1,0 +1,65 @@
+"""What a request brings to every rank beside the noise: words and pictures, encoded on rank 0."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridgen.plan import Plan
+
+
+@dataclass
+class Inputs:
+    """The same on every rank."""
+
+    text: list[Tensor]
+    """By branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""
+    image: Tensor | None = None
+    """Embedding of the first (and last) picture, [n, tokens, image_dim]."""
+    condition: Tensor | None = None
+    """What the autoencoder makes of the given frames, normalised as latents are: [1, C, T, H, W] fp32."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name."""
+        named = {f"text {branch}": text for branch, text in enumerate(self.text)}
+        more = {"image": self.image, "condition": self.condition}
+        return {**named, **{name: x for name, x in more.items() if x is not None}}
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor]) -> Inputs:
+        """The inverse of tensors()."""
+        text = [x for name, x in tensors.items() if name.startswith("text ")]
+        return cls(text, tensors.get("image"), tensors.get("condition"))
+
+
+class Encoder:
+    """The encoders of a checkpoint, for as long as they are needed; a family's class loads them."""
+
+    pipe: Any
+    """diffusers' pipeline, with these components alone."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.plan, self.device, self.dtype = plan, device, getattr(torch, plan.dtype)
+
+    def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
+        """Inputs of a request, but for the condition; pictures are PIL images, first frame first. Here words alone."""
+        found = self.pipe.encode_prompt(
+            prompt,
+            negative_prompt,
+            do_classifier_free_guidance=self.plan.branches == 2,
+            max_sequence_length=self.plan.facts.text_tokens,
+            device=self.device,
+        )
+        return Inputs([e.to(self.dtype) for e in found[: self.plan.branches]])
+
+    def free(self) -> None:
+        """Give up the memory."""
+        del self.pipe
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

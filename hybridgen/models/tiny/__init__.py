@@ -1,0 +1,1 @@
+"""Tiny checkpoints with random weights, one of every kind: for trying a split, and for tests, without real weights."""

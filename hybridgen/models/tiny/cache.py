@@ -1,0 +1,67 @@
+"""Tiny checkpoints by name, built when first asked for and kept in the user's cache folder. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import hybridgen
+from hybridgen.errors import RequestError
+
+MAKERS = ("torch", "diffusers", "transformers")
+"""Libraries whose version may change what is written."""
+
+
+def checkpoint(name: str) -> Path:
+    """Folder of the checkpoint of this name (a key of KINDS). Several processes may ask at once.
+
+    Raises RequestError (model-unavailable) when it cannot be built there.
+    """
+    target = _cache() / f"{name}-{_version()}"
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as scratch:
+            made = Path(scratch) / "checkpoint"
+            _build(name, made)
+            try:
+                made.rename(target)
+            except OSError:  # another process was faster
+                if not target.is_dir():
+                    raise
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise RequestError(
+            "model-unavailable",
+            f"--model tiny:{name} cannot be built in {target.parent} ({type(error).__name__}); "
+            "nearest: another folder, by XDG_CACHE_HOME",
+            why=said[-1] if said else "",
+        ) from error
+    return target
+
+
+def _build(name: str, folder: Path) -> None:
+    """In a process of its own: ranks are forked from this one, and threads that torch has started do not survive it."""
+    command = [sys.executable, "-m", "hybridgen.models.tiny.build", name, str(folder)]
+    root = Path(hybridgen.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.getenv("PYTHONPATH"))))}
+    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+
+
+def _cache() -> Path:
+    base = os.getenv("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hybridgen" / "tiny"
+
+
+def _version() -> str:
+    """Changes with everything that decides about the bytes: this code and the libraries that write."""
+    digest = hashlib.sha256(" ".join(version(library) for library in MAKERS).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

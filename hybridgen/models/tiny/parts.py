@@ -1,0 +1,159 @@
+"""The components of the tiny checkpoints, each with weights drawn from a seed of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffusers
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    T5Config,
+    T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
+)
+
+from hybridgen.models.tiny.kinds import IMAGE_WIDTH, QWEN_LAYERS, QWEN_WIDTH, TEXT_WIDTH, Config
+from hybridgen.models.tiny.weights import unit_scale
+
+T5_MARKS = ("<pad>", "</s>", "<unk>")
+QWEN_MARKS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LATENT_CHANNELS, RESIDUAL_LATENT_CHANNELS = 16, 48
+PICTURE, PICTURE_PATCH = 32, 8
+PIXEL_SCALE = 0.7
+"""Factor on the decoder's last convolution that keeps most pixels within [-1, 1]."""
+
+
+def _byte_tokenizer(marks: tuple[str, ...]) -> Tokenizer:
+    """A token a byte, after the special ones: it encodes any text."""
+    tokens = [*marks, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    bpe = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(list(marks))
+    return bpe
+
+
+def t5_tokenizer() -> Any:
+    """As T5's: padded with <pad>, </s> at the end."""
+    bpe = _byte_tokenizer(T5_MARKS)
+    bpe.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", T5_MARKS.index("</s>"))]
+    )
+    marks = dict(zip(("pad_token", "eos_token", "unk_token"), T5_MARKS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, model_max_length=512, **marks)
+
+
+def qwen_tokenizer() -> Any:
+    """As Qwen2.5's: with its marks and a chat template."""
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=_byte_tokenizer(QWEN_MARKS),
+        model_max_length=4096,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        extra_special_tokens=[mark for mark in QWEN_MARKS if mark not in ("<|endoftext|>", "<|im_end|>")],
+    )
+    fast.chat_template = CHAT
+    return fast
+
+
+def t5_encoder(tokenizer: Any, multilingual: bool) -> Any:
+    """T5's encoder of two layers, or UMT5's."""
+    config, model = (UMT5Config, UMT5EncoderModel) if multilingual else (T5Config, T5EncoderModel)
+    size = {"d_model": TEXT_WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    chosen = config(vocab_size=len(tokenizer), dropout_rate=0.0, decoder_start_token_id=0, **size, **ids)
+    return unit_scale(model(chosen), seed=4)
+
+
+def qwen_encoder(tokenizer: Any) -> Any:
+    """Qwen2.5-VL of two layers, and a tower for pictures that is never used."""
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": QWEN_WIDTH,
+        "intermediate_size": 32,
+        "num_hidden_layers": QWEN_LAYERS,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "bos_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e6},
+    }
+    picture = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": QWEN_WIDTH}
+    marks = {
+        f"{name}_token_id": QWEN_MARKS.index(f"<|{mark}|>")
+        for name, mark in (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"))
+    }
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=picture, **marks)
+    return unit_scale(Qwen2_5_VLForConditionalGeneration(config), seed=4)
+
+
+def image_encoder() -> Any:
+    """CLIP's vision tower; its last layer but one is what Wan reads."""
+    config = CLIPVisionConfig(
+        hidden_size=IMAGE_WIDTH,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=PICTURE,
+        patch_size=PICTURE_PATCH,
+    )
+    return unit_scale(CLIPVisionModel(config), seed=5)
+
+
+def image_processor() -> Any:
+    return CLIPImageProcessor(size={"shortest_edge": PICTURE}, crop_size={"height": PICTURE, "width": PICTURE})
+
+
+def vae(residual: bool) -> Any:
+    """AutoencoderKLWan of Wan 2.1's layout, or of Wan 2.2's residual one."""
+    channels = RESIDUAL_LATENT_CHANNELS if residual else LATENT_CHANNELS
+    layout: Config = {}
+    if residual:
+        layout = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12}
+        layout |= {"scale_factor_spatial": 16, "scale_factor_temporal": 4, "decoder_base_dim": 4}
+    model = diffusers.AutoencoderKLWan(
+        base_dim=4,
+        z_dim=channels,
+        num_res_blocks=1,
+        latents_mean=[round(index / channels - 0.5, 4) for index in range(channels)],
+        latents_std=[round(index / channels + 0.5, 4) for index in range(channels)],
+        **layout,
+    )
+    unit_scale(model, seed=3)
+    with torch.no_grad():
+        model.decoder.conv_out.weight.mul_(PIXEL_SCALE)
+    return model
+
+
+def from_config(config: Config, seed: int | None = None) -> Any:
+    """diffusers' class of a configuration; with weights from a seed, where it has weights.
+
+    Raises TypeError for a field that the class does not have.
+    """
+    fields = {key: value for key, value in config.items() if key != "_class_name"}
+    model = getattr(diffusers, config["_class_name"])(**fields)
+    return model if seed is None else unit_scale(model, seed)

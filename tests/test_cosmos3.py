@@ -1,0 +1,302 @@
+"""Cosmos 3 on ranks is diffusers' Cosmos3OmniPipeline in one process: text read once, GQA, padding, a first picture."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.errors import RequestError
+from hybridgen.kernels import select
+from hybridgen.models import wan_vae
+from hybridgen.models.cosmos3 import Cosmos3
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.files import Folder
+from hybridgen.models.folder import from_folder
+from hybridgen.models.inputs import Inputs
+from hybridgen.models.load import empty_experts, fill, load_scheduler
+from hybridgen.models.slots import KeyValue, Partial, Step
+from hybridgen.planner.memory import terms
+from hybridgen.recipe import Request
+from hybridgen.resolve import clip_of
+from hybridgen.runtime.sequence import Shard
+from hybridgen.strategies import registry
+from hybridgen.strategies.pipefusion.run import Buffers
+from hybridgen.strategies.ulysses import run as ulysses
+from tests import checkpoints, matrix, stock
+from tests.checkpoints import LAYERS, SEED, Case, run_case, stock_latents
+
+LIMIT = 1e-5
+
+HARD = Case("cosmos3", images=1, size="48x144", frames=9, steps=2, changes=LAYERS)
+"""3 x 9 x 3 latent cells: padded to 2 x 5 x 3 = 30 tokens, of which 10 are a given frame's; two K/V heads."""
+TEXT = Case("cosmos3", size="48x80", frames=9, steps=3, changes=LAYERS)
+IMAGE = Case("cosmos3", size="80x48", frames=1, steps=2, changes=LAYERS)
+STOCK = [
+    TEXT,
+    IMAGE,
+    HARD,
+    replace(TEXT, size="64x64", guidance=0.5),
+    replace(TEXT, guidance=1.0, index=(("use_native_flow_schedule", True), ("default_use_system_prompt", False))),
+    replace(
+        IMAGE,
+        changes=(*LAYERS, ("hidden_act", "relu2"), ("qk_norm_for_text", False), ("use_und_k_norm_for_gen", True)),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", STOCK, ids=str)
+def test_one_rank_is_the_stock_pipeline_bit_for_bit(case: Case) -> None:
+    assert torch.equal(run_case(case, case.plan()).latents, stock_latents(case))
+
+
+def test_bfloat16_is_the_stock_pipeline_bit_for_bit() -> None:
+    assert torch.equal(run_case(TEXT, TEXT.plan(dtype="bfloat16")).latents, stock_latents(TEXT, "bfloat16"))
+
+
+@pytest.mark.parametrize("degrees", [Degrees(attn2d=(1, 2)), Degrees(pipefusion=2, tp=2)], ids=str)
+def test_bfloat16_is_no_less_exact_than_one_process(degrees: Degrees) -> None:
+    exact = stock_latents(TEXT)
+    alone = ((stock_latents(TEXT, "bfloat16") - exact).norm() / exact.norm()).item()
+    assert run_case(TEXT, TEXT.plan(degrees, dtype="bfloat16")).error(exact) <= 1.5 * alone
+
+
+LISTED = dict.fromkeys([*matrix.PARTS.values(), Degrees(ulysses=4), Degrees(ring=3), *matrix.LEGAL])
+ONCE = [d for d in LISTED if not registry.violations(HARD.plan(d))]  # all but tp 4: there are two K/V heads
+MORE = [
+    (TEXT, Degrees(cfg=2, attn2d=(2, 2))),
+    (TEXT, Degrees(cfg=2, pipefusion=2, tp=2)),
+    (TEXT, Degrees(pipefusion=2, ulysses=2, attn2d=(1, 2))),
+    (TEXT, Degrees(ulysses=4, ring=2)),
+    (IMAGE, Degrees(tp=2, ulysses=2, ring=2)),
+    (IMAGE, Degrees(pipefusion=2, vae=2)),
+    (replace(TEXT, guidance=0.5), Degrees(cfg=2)),
+    (replace(TEXT, changes=(*LAYERS, ("kv_heads", 4))), Degrees(tp=4)),
+]
+
+
+@pytest.mark.parametrize(("case", "degrees"), [*((HARD, degrees) for degrees in ONCE), *MORE], ids=str)
+def test_equals_one_process_and_sends_what_is_declared(case: Case, degrees: Degrees) -> None:
+    outcome = run_case(case, case.plan(degrees))
+    assert outcome.error(stock_latents(case)) <= LIMIT
+    assert outcome.sent == outcome.declared
+
+
+def decoded(case: Case) -> Tensor:
+    """The stock latents as one process decodes them, uint8 [T, H, W, 3]."""
+    vae = stock.load(case.folder).vae
+    with torch.no_grad():
+        return wan_vae.to_uint8(vae.decode(wan_vae.unnormalise(vae, stock_latents(case))).sample)
+
+
+def test_the_published_composition_on_72_ranks() -> None:
+    """TensorRT-LLM's for Cosmos3-Super on GB200 NVL72: 64 query heads, 8 K/V heads."""
+    shape = (*LAYERS, ("heads", 64), ("kv_heads", 8), ("head_dim", 8))
+    case = Case("cosmos3", size="224x144", frames=5, steps=2, changes=shape)  # 70 tokens over 36 ranks
+    outcome = run_case(case, case.plan(Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)))
+    assert outcome.error(stock_latents(case)) <= LIMIT
+    assert outcome.sent == outcome.declared and len(outcome.sent) == 72
+    assert outcome.frames is not None and (outcome.frames.int() - decoded(case).int()).abs().max() <= 1
+
+
+# PipeFusion with stale K/V
+
+
+def empty(case: Case, **fields: Any) -> Cosmos3:
+    """The whole model in this process, without weights."""
+    plan = case.plan(**fields)
+    kernel = select("sdpa", "cpu", plan.dtype, plan.facts.transformer.head_dim, False)
+    one = Shard(replace(plan.tokens, shards=1), 0)
+    return Cosmos3(plan, empty_experts(plan, case.folder), load_scheduler(case.folder), kernel, one)
+
+
+def read(model: Cosmos3, case: Case, **wanted: Any) -> None:
+    fill(model.experts, model.plan, case.folder, torch.device("cpu"), **wanted)
+
+
+@lru_cache
+@torch.no_grad()
+def simulated(case: Case, patches: int) -> Tensor:
+    """The final latents of PipeFusion in one process, after one step of warm-up."""
+    model = empty(case, degrees=Degrees(pipefusion=2), patches=patches)
+    read(model, case)
+    model.remember = Buffers(model, patches).remember
+    model.set_inputs(checkpoints._inputs(case, "float32"))
+    x = model.to_state(model.initial_latents(torch.Generator().manual_seed(SEED)))
+    steps = model.schedule()
+    schedulers = [copy.deepcopy(model.scheduler) for _ in range(patches)]
+    for step in steps:
+        for model.window in range(patches) if step.index else [None]:
+            part = model.here(x)
+            whole = model.combine(model.predict_branches(part, step), part, step)
+            for patch in range(patches) if model.window is None else [model.window]:
+                prediction = model.piece(whole, patch) if model.window is None else whole
+                piece = model.piece(x, patch)
+                piece.copy_(schedulers[patch].step(prediction, step.timestep, piece.clone(), return_dict=False)[0])
+    model.window = None
+    return model.to_latents([x])
+
+
+@pytest.mark.parametrize("degrees", [Degrees(pipefusion=2), Degrees(cfg=2, pipefusion=2, tp=2)], ids=str)
+def test_stale_steps_equal_the_simulation(degrees: Degrees) -> None:
+    plan = TEXT.plan(degrees, patches=2, warmup=1)
+    assert not plan.exact
+    outcome = run_case(TEXT, plan)
+    assert outcome.error(simulated(TEXT, 2)) <= LIMIT
+    assert outcome.sent == outcome.declared
+    assert outcome.error(stock_latents(TEXT)) >= 100 * LIMIT
+
+
+# What a checkpoint is, and what of it is held
+
+
+def test_facts_are_those_of_the_checkpoint() -> None:
+    facts = from_folder(TEXT.folder)
+    transformer = facts.transformer
+    assert (transformer.layers, transformer.heads, transformer.key_heads, transformer.hidden) == (2, 8, 2, 128)
+    assert transformer.patch == (1, 2, 2) and transformer.in_channels == transformer.out_channels == 48
+    assert transformer.params == Folder(TEXT.folder).params("transformer")
+    assert facts.size_multiple == (16, 16) and not facts.guarded and not facts.native_flow
+    assert [facts.branches(g) for g in (6.0, 1.0, 0.5)] == [2, 1, 2]
+    said = replace(TEXT, index=(("enable_safety_checker", True), ("use_native_flow_schedule", True)))
+    assert from_folder(said.folder).guarded and from_folder(said.folder).native_flow
+
+
+def test_sound_and_actions_are_not_read() -> None:
+    more = (("sound_gen", True), ("sound_dim", 8), ("action_gen", True), ("action_dim", 4))
+    case = replace(TEXT, changes=(*LAYERS, *more))
+    parts = {name.split(".")[0] for name, _ in empty_experts(case.plan(), case.folder)[0].named_parameters()}
+    assert parts == {"embed_tokens", "layers", "norm_moe_gen", "proj_in", "proj_out", "time_embedder"}
+
+
+@torch.no_grad()
+def test_weights_that_read_the_text_are_given_up_before_the_others_come() -> None:
+    model = empty(TEXT)
+    size = {term.name: term.size for term in terms(model.plan)}
+
+    def held() -> int:
+        return sum(p.numel() * p.element_size() for p in model.expert.parameters() if not p.is_meta)
+
+    read(model, TEXT, wanted=model.needed_for_inputs)
+    assert held() == size["weights that read text"]
+    model.set_inputs(checkpoints._inputs(TEXT, "float32"))
+    assert held() == 0
+    read(model, TEXT)
+    assert held() == size["weights"]
+    kept = sum(x.numel() * x.element_size() for pair in model.text.values() for x in pair)
+    assert 0 < kept <= size["text K/V"]  # planned for more tokens
+    with pytest.raises(AssertionError, match="new request"):
+        model.set_inputs(model.inputs)
+
+
+def test_a_picture_is_no_use_for_one_frame() -> None:
+    facts = from_folder(TEXT.folder)
+    with pytest.raises(RequestError, match="--frames 1 leaves nothing to make; nearest: 5") as caught:
+        clip_of(Request(image="x.png", size="64x64", frames=1), facts)
+    assert caught.value.rule == "image-unused"
+    assert clip_of(Request(image="x.png", size="48x64", frames=5), facts).encoded_frames == 1
+
+
+def test_set_up_sends_what_is_declared() -> None:
+    plan = HARD.plan(Degrees(ulysses=2))
+    lengths = tuple(ids.shape[1] for ids in checkpoints._inputs(HARD, "float32").text)
+    assert len(set(lengths)) == 2  # or a fault with lengths would not be seen
+    sent = [m.size for m in registry.traffic(replace(plan, text_lengths=lengths), 0) if m.strategy == "setup"]
+    assert sent == [8 * sum(lengths), 4 * 48 * 3 * 9]
+
+
+# Faults made on purpose
+
+Patch = pytest.MonkeyPatch
+
+
+def shorter_text_is_padded(patch: Patch) -> None:
+    set_inputs = Cosmos3.set_inputs
+
+    def padded(self: Cosmos3, inputs: Inputs) -> None:
+        longest = max(ids.shape[1] for ids in inputs.text)
+        text = [torch.nn.functional.pad(ids, (0, longest - ids.shape[1])) for ids in inputs.text]
+        set_inputs(self, replace(inputs, text=text))
+
+    patch.setattr(Cosmos3, "set_inputs", padded)
+
+
+def text_counts_twice(patch: Patch) -> None:
+    attend = Denoiser.attend_text
+
+    def twice(self: Denoiser, q: Tensor, text: KeyValue | None) -> list[Partial]:
+        return attend(self, q, text) * 2
+
+    patch.setattr(Denoiser, "attend_text", twice)
+
+
+def text_is_missing(patch: Patch) -> None:
+    patch.setattr(Denoiser, "attend_text", lambda self, q, text: [])
+
+
+def positions_after_the_other_text(patch: Patch) -> None:
+    condition = Cosmos3.condition
+    patch.setattr(Cosmos3, "condition", lambda self, step, branch: condition(self, step, 0))
+
+
+def positions_of_the_first_shard(patch: Patch) -> None:
+    take = Shard.take
+
+    def first(self: Shard, full: Tensor, dim: int = 1) -> Tensor:
+        return take(self if full.dim() == 3 else replace(self, index=0), full, dim)  # the state has three dims
+
+    patch.setattr(Shard, "take", first)
+
+
+def given_frame_has_a_time(patch: Patch) -> None:
+    embed = Cosmos3.embed
+
+    def everywhere(self: Cosmos3, x: Tensor, step: Step, branch: int) -> Tensor:
+        mask, self._mask = self._mask, None
+        try:
+            return embed(self, x, step, branch)
+        finally:
+            self._mask = mask
+
+    patch.setattr(Cosmos3, "embed", everywhere)
+
+
+def padding_moves(patch: Patch) -> None:
+    patch.setattr(Cosmos3, "denoised", lambda self: None)
+
+
+def text_of_the_first_heads(patch: Patch) -> None:
+    own = ulysses.own_heads
+    patch.setattr(ulysses, "own_heads", lambda text, group: own(text, replace(group, rank=0)))
+
+
+def given_frame_is_not_masked(patch: Patch) -> None:
+    patch.setattr(Cosmos3, "combine", lambda self, found, x, step: Denoiser.combine(self, found, x, step))
+
+
+FAULTS = {
+    "the shorter text is padded": (shorter_text_is_padded, TEXT, Degrees(cfg=2)),
+    "text counts twice in the ring": (text_counts_twice, TEXT, Degrees(ring=2)),
+    "text counts twice in attention2d": (text_counts_twice, TEXT, Degrees(attn2d=(1, 2))),
+    "the ring leaves the text out": (text_is_missing, TEXT, Degrees(ring=2)),
+    "positions follow the other branch's text": (positions_after_the_other_text, TEXT, Degrees(ring=2)),
+    "every rank takes the first shard's positions": (positions_of_the_first_shard, TEXT, Degrees(ulysses=2)),
+    "the given frame has a time": (given_frame_has_a_time, HARD, Degrees(ulysses=2)),
+    "the given frame is denoised": (given_frame_is_not_masked, HARD, Degrees(ulysses=2)),
+    "cells of padding are denoised": (padding_moves, TEXT, Degrees(ulysses=2)),
+    "every rank takes the text of the first heads": (text_of_the_first_heads, TEXT, Degrees(ulysses=2)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str, monkeypatch: Patch) -> None:
+    plant, case, degrees = FAULTS[fault]
+    reference = stock_latents(case)
+    plant(monkeypatch)  # ranks are forked, so they inherit it
+    assert run_case(case, case.plan(degrees)).error(reference) >= 100 * LIMIT

@@ -1,0 +1,149 @@
+"""Given pictures: any file that diffusers reads, and requests that cannot be served are refused by name."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from diffusers.utils import load_image
+from diffusers.video_processor import VideoProcessor
+from PIL import Image
+from torch import Tensor
+
+from hybridgen.degrees import Degrees
+from hybridgen.errors import RequestError
+from hybridgen.given import picture_of
+from hybridgen.models.wan_image import WanPictures
+from hybridgen.outputs import Outputs
+from hybridgen.prepare import prepare
+from hybridgen.recipe import Recipe, Request
+from hybridgen.resolve import clip_of
+from hybridgen.runtime.rank import set_up
+from hybridgen.runtime.ranks import RankContext
+from hybridgen.runtime.worker import ready
+from hybridgen.strategies import registry
+from hybridgen.traffic import SETUP, by_strategy
+from tests.checkpoints import Case, job_of
+from tests.ranks import run_ranks
+from tests.stock import picture
+
+SIDEWAYS = 6
+"""EXIF's orientation of a picture to be turned by a quarter, clockwise."""
+
+
+def png(path: Path, mode: str) -> Path:
+    picture(1, 96, 40).convert(mode).save(path)
+    return path
+
+
+def jpeg(path: Path) -> Path:
+    turned = Image.Exif()
+    turned[0x0112] = SIDEWAYS
+    picture(1, 96, 40).save(path, exif=turned, quality=95)
+    return path
+
+
+def frames(path: Path, case: Case = Case("wan2.1-i2v")) -> Tensor:
+    """What the autoencoder is given, [1, 3, F, H, W]."""
+    plan = replace(case.plan(), clip=replace(case.plan().clip, image=True, encoded_frames=case.frames))
+    pictures = replace(job_of(case, plan), image=path).pictures()
+    return WanPictures.frames_to_encode(SimpleNamespace(plan=plan), pictures)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["RGB", "RGBA", "L", "P", "jpeg"])
+def test_a_picture_is_read_and_scaled_as_diffusers_does(kind: str, tmp_path: Path) -> None:
+    path = jpeg(tmp_path / "a.jpg") if kind == "jpeg" else png(tmp_path / "a.png", kind)
+    found = frames(path)
+    processor: Any = VideoProcessor(vae_scale_factor=8)
+    assert torch.equal(found[:, :, 0], processor.preprocess(load_image(str(path)), height=64, width=64))
+    assert found.shape == (1, 3, 17, 64, 64) and not found[:, :, 1:].any()
+
+
+def test_a_turned_photograph_stands_upright(tmp_path: Path) -> None:
+    upright = Image.open(jpeg(tmp_path / "a.jpg")).transpose(Image.Transpose.ROTATE_270)
+    upright.save(tmp_path / "b.png")
+    assert torch.equal(frames(tmp_path / "a.jpg"), frames(tmp_path / "b.png"))
+
+
+def test_a_file_that_is_cut_off_or_damaged_is_refused(tmp_path: Path) -> None:
+    whole = png(tmp_path / "a.png", "RGB").read_bytes()
+    damaged = bytearray(whole)
+    damaged[40] ^= 0xFF
+    for content in (whole[: len(whole) // 2], bytes(damaged), b"no picture"):
+        (tmp_path / "b.png").write_bytes(content)
+        with pytest.raises(RequestError) as error:
+            picture_of(Request(image=str(tmp_path / "b.png")), "image")
+        assert error.value.rule == "image"
+
+
+def refusal(kind: str, **request: Any) -> RequestError:
+    """What is said to a request, from plan to job."""
+    case = Case(kind)
+    facts = case.plan().facts
+    with pytest.raises(RequestError) as error:
+        asked = Request(prompt="a", size="64x64", **{"frames": 17, **request})
+        plan = replace(case.plan(), clip=clip_of(asked, facts))
+        prepare(Recipe(request=asked), plan, Outputs())
+    return error.value
+
+
+def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
+    given = str(png(tmp_path / "a.png", "RGB"))
+    unused = refusal("wan2.1-t2v", image=given)
+    assert unused.rule == "image-unused" and "wan2.2-i2v-a14b" in str(unused) and "cosmos" not in str(unused)
+    assert refusal("wan2.1-i2v").rule == "image-missing"
+    assert refusal("wan2.1-i2v", image=given, last_image=given).rule == "last-image-unused"
+    assert refusal("wan2.1-flf2v", last_image=given).rule == "image-missing"
+    missing = refusal("wan2.1-flf2v", image=given)
+    assert missing.rule == "image-missing" and "--last-image" in str(missing)
+    assert refusal("wan2.2-i2v", image=given, last_image=given, frames=1).rule == "last-image-unused"
+    assert refusal("wan2.2-ti2v", image=given, last_image=given).rule == "last-image-unused"
+    assert refusal("wan2.2-ti2v", image=str(tmp_path / "none.png")).rule == "image"
+    for pictures in {}, {"image": given}, {"image": given, "last_image": given}:
+        assert refusal("wan2.1-flf2v", frames=1, **pictures).tries == ({"frames": "5"},)
+
+
+def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(prompt="a", image=str(tmp_path / "on-another-machine.png"))
+    plan = Case("wan2.1-i2v", 1).plan()
+    for rank, needed in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(RequestError, match="there is no such file") if needed else nullcontext():
+            assert prepare(Recipe(request=request), plan, Outputs(tmp_path / "clip.mp4")).image is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "last_image", "encodes", "tokens", "token_time"),
+    [
+        ("wan2.1-t2v", "", "", "", 0, False),
+        ("wan2.1-i2v", "must", "", "all", 17, False),
+        ("wan2.1-flf2v", "must", "must", "all", 17, False),
+        ("wan2.2-i2v", "must", "may", "all", 0, False),
+        ("wan2.2-ti2v", "may", "", "first", 0, True),
+    ],
+)
+def test_facts_of_a_folder(kind: str, image: str, last_image: str, encodes: str, tokens: int, token_time: bool) -> None:
+    facts = Case(kind).plan().facts
+    assert (facts.image, facts.last_image, facts.encodes, facts.image_tokens) == (image, last_image, encodes, tokens)
+    assert facts.transformer.token_time == token_time
+    assert bool(facts.image_params) == bool(facts.transformer.image_dim) == bool(tokens)
+
+
+@pytest.mark.parametrize(("kind", "images"), [("wan2.1-flf2v", 2), ("wan2.2-i2v", 1), ("wan2.2-ti2v", 1)])
+def test_what_rank_0_sends_before_denoising_is_declared(kind: str, images: int) -> None:
+    case = Case(kind, images)
+    plan = case.plan(Degrees(ulysses=2))
+
+    def run_here(context: RankContext) -> int:
+        rank = set_up(context, job_of(case, plan))
+        ready(rank)
+        return rank.mesh.traffic.sent[SETUP]
+
+    sent = run_ranks(2, run_here, group=False)
+    assert sent == [by_strategy(registry.traffic(plan, rank)).get(SETUP, 0) for rank in (0, 1)]
