@@ -178,6 +178,7 @@ def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
         found = []
         for mapped in (False, True):
             watch = PeakMemory(torch.device("cpu"))
+            watch.stop.set()  # its thread might look just then
             torch.ones(size, dtype=torch.uint8)
             watch.sample(mapped)
             found.append(watch.close())
@@ -195,6 +196,7 @@ def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
         cpu: Any = torch.device("cpu")
         nothing: Any = None
         rank = Rank(context, nothing, cpu, nothing, Progress(), PeakMemory(cpu))
+        rank.memory.stop.set()
         torch.ones(size, dtype=torch.uint8)
         with rank.stage("load", mapped=True):
             pass
