@@ -1,8 +1,8 @@
-"""Predicted against measured on this machine's CPU: step time and memory of one and two ranks.
+"""Predicted against measured on this machine's CPU: step time of one and two ranks, and peak memory of up to four.
 
-`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (5 minutes on two idle cores). First the
+`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (15 minutes on two idle cores). First the
 machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
-of two ranks, and the median of some runs stands beside the prediction.
+of two ranks, and the median of some runs stands beside the prediction. Memory: benchmarks/planner_memory.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from benchmarks import planner_memory
 from benchmarks.contenders import Size, denoiser
 from benchmarks.turns import CALM, machine, taken_by_others
 from hybridgen.degrees import Degrees
@@ -89,23 +90,53 @@ HEAD = """
 |---|---|---|---|---|"""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file to write the table to")
-    args = parser.parse_args()
-    torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
-    quiet_libraries()
-    lines = [f"Written by benchmarks/planner_cpu.py.\n\n- {machine()}", HEAD]
-    print("\n".join(lines), flush=True)
+def times() -> list[str]:
+    """The section on step times, printed as it grows."""
+    lines = shown(f"## Step time\n\n- {machine()}", HEAD)
     for name, size in SIZES.items():
         hardware = calibrated(size.plan(Degrees()), size.tokens)
         for degrees in SPLITS:
             plan = replace(size.plan(degrees), dtype="float32")
             predicted, found = cost(plan, hardware).denoise / plan.clip.steps, measured(plan)
-            lines.append(f"| {name} | {degrees} | {predicted:.3f} | {found:.3f} | {predicted / found - 1:+.0%} |")
-            print(lines[-1], flush=True)
+            error = f"{predicted / found - 1:+.0%}"
+            lines += shown(f"| {name} | {degrees} | {predicted:.3f} | {found:.3f} | {error} |")
+    return lines
+
+
+def peaks() -> list[str]:
+    """The section on memory."""
+    about = f"{planner_memory.RUNS} runs each; the last column is the error in the run where it is largest."
+    lines, errors = shown(f"## Peak memory\n\n- {machine()}\n\n{about}", planner_memory.HEAD), []
+    for line, error in planner_memory.rows():
+        lines += shown(line)
+        errors.append(error)
+    return lines + shown(planner_memory.summary(errors))
+
+
+def shown(*lines: str) -> list[str]:
+    print("\n".join(lines), flush=True)
+    return list(lines)
+
+
+def sections(file: Path) -> dict[str, str]:
+    """What a file of results holds, by heading."""
+    parts = file.read_text().split("\n## ")[1:] if file.exists() else []
+    return {part.split("\n", 1)[0]: f"## {part.strip()}" for part in parts}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="file to write the tables to")
+    parser.add_argument("--only", choices=("times", "peaks"), help="measure one part, and leave the other in the file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
+    quiet_libraries()
+    found = sections(args.out) if args.out else {}
+    for heading, measure in (("Step time", times), ("Peak memory", peaks)):
+        if args.only in (None, measure.__name__):
+            found[heading] = "\n".join(measure())
     if args.out:
-        args.out.write_text("\n".join(lines) + "\n")
+        args.out.write_text("\n\n".join(["Written by benchmarks/planner_cpu.py.", *found.values()]) + "\n")
     return 0
 
 

@@ -171,6 +171,18 @@ def test_what_a_picture_needs_is_held_where_one_is_given() -> None:
     assert first["latents"] - none["latents"] == whole + more
 
 
+def test_text_is_kept_as_its_model_reads_it() -> None:
+    def kept(name: str, **given: Any) -> int:
+        facts = catalogue.find(name)
+        return memory.text_states(Plan(facts, clip_of(Request(**given), facts)))
+
+    text = 512 * (2 * 4096 + 2 * 5120) * 2  # tokens, embeddings and projections of two branches, bf16
+    assert kept("wan2.1-14b") == text and kept("wan2.1-i2v") == text + 257 * (1280 + 5120) * 2
+    assert kept("wan2.2") == text + 512 * 2 * 5120 * 2  # the second expert has projections of its own
+    assert kept("cosmos2.5-2b") == 512 * 2 * 1024 * 2  # projected once, and then the embeddings go
+    assert memory.text_states(plan_of("cosmos3")) == 2 * 300 * 8  # ids
+
+
 def test_one_tower_of_a_mixture_is_held_once_the_text_is_read() -> None:
     terms = memory.terms(plan_of("cosmos3"))
     held = {term.name: term.size for term in terms}

@@ -133,6 +133,7 @@ def load_peaks(plan: Plan, folder: Path, load: Callable[..., Wan]) -> list[tuple
         memory.SECONDS, memory.SHARE = 0.002, 0.5
         watch = memory.PeakMemory(CPU)
         model = load(plan, context.rank, folder)
+        watch.sample(mapped=True)
         return watch.close(), sum(p.numel() * p.element_size() for p in model.experts[0].parameters())
 
     return run_ranks(plan.world_size, measure, group=False)

@@ -17,7 +17,15 @@ from hybridgen.models import catalogue
 from hybridgen.models.wan import SelfAttention, TextAttention
 from hybridgen.plan import Clip, Plan
 from hybridgen.planner import memory
+from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak, phase_sizes, terms
+from hybridgen.planner.search import held
+from hybridgen.runtime import allocator
+from hybridgen.runtime.memory import PeakMemory, private_bytes
+from hybridgen.runtime.progress import Progress
+from hybridgen.runtime.rank import Rank
+from hybridgen.runtime.ranks import RankContext, run_local
+from tests.ranks import run_ranks
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)
@@ -99,10 +107,10 @@ def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
 
 def test_text_is_encoded_on_rank_0_before_the_experts_come() -> None:
     plan = Plan(WAN22, CLIP, Degrees(cfg=2, ulysses=4))
-    held = phase_sizes(terms(plan))
+    by_phase = phase_sizes(terms(plan))
     encoder = WAN22.text_params * 2
     assert [term.phases for term in terms(plan) if term.name == "text encoder"] == [("setup",)]
-    assert held["setup"] == encoder and peak(plan) == max(held.values()) < sum(t.size for t in terms(plan))
+    assert by_phase["setup"] == encoder and peak(plan) == max(by_phase.values()) < sum(t.size for t in terms(plan))
     assert not any(term.name == "text encoder" for term in terms(plan, 1))
 
 
@@ -123,3 +131,93 @@ def test_decoding_is_held_by_the_vae_s_ranks_and_shrinks_with_them() -> None:
         return sum(t.size for t in terms(plan, rank) if t.name == "vae decoding")
 
     assert decoding(8, 0) < decoding(4, 0) < decoding(1, 0) and not decoding(4, 4)
+
+
+def decoding_on(machine: str, size: int, width: int = 1) -> dict[str, int]:
+    """Terms of decoding a demo clip of this many pixels a side, by name."""
+    demo = catalogue.find("demo")
+    plan = Plan(demo, Clip(size, size, 9, 2, 3.0), Degrees(ulysses=2, vae=width), dtype="float32")
+    return {term.name: term.size for term in held(plan, find(machine), 0) if "denoise" not in term.phases}
+
+
+def test_small_convolutions_of_a_cpu_rank_alone_are_unfolded() -> None:
+    """8 channels of 4 frames of 128x128 in 27 copies; strips make two padded copies; GPUs none that count."""
+    pixels = 8 * 4 * 128 * 128 * 4
+    assert decoding_on("cpu", 128)["decoding convolutions"] == 27 * pixels
+    assert 3 * pixels / 2 < decoding_on("cpu", 128, 2)["decoding convolutions"] < 6 * pixels / 2
+    assert "decoding convolutions" not in decoding_on("h100", 128)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(1, 128), (2, 64)])
+def test_convolutions_of_the_encoder_are_copied_as_well(width: int, rows: int) -> None:
+    """96 channels of 4 frames, with 2 remembered ones and the edges, while given video is encoded."""
+    clip = Clip(128, 128, 9, 2, 3.0, image=True, encoded_frames=9)
+    plan = Plan(catalogue.find("wan2.1-i2v"), clip, Degrees(ulysses=2, vae=width))
+    found = [term for term in held(plan, find("cpu"), 0) if term.name == "encoding convolutions"]
+    assert [(term.size, term.phases) for term in found] == [(96 * 6 * (rows + 2) * 130 * 4, ("condition",))]
+
+
+@pytest.mark.parametrize(("channels", "copies"), [(8, 27), (32, 2)])
+def test_torch_unfolds_as_the_planner_says(channels: int, copies: int) -> None:
+    """The most that one convolution holds beside its output, in copies of its input: 27, or oneDNN's one."""
+
+    def measure(_: RankContext) -> float:
+        x, weight = torch.randn(1, channels, 6, 130, 130), torch.randn(channels, channels, 3, 3, 3)
+        watch = PeakMemory(torch.device("cpu"))
+        out = torch.nn.functional.conv3d(x, weight)
+        return (watch.close() - out.nbytes) / out.nbytes
+
+    (found,) = run_ranks(1, measure)
+    assert found == pytest.approx(copies, rel=0.4)
+
+
+def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
+    size = 100_000_000
+
+    def measure(_: RankContext) -> list[int]:
+        found = []
+        for mapped in (False, True):
+            watch = PeakMemory(torch.device("cpu"))
+            watch.stop.set()  # its thread might look just then
+            torch.ones(size, dtype=torch.uint8)
+            watch.sample(mapped)
+            found.append(watch.close())
+        return found
+
+    (moment, mapped), *_ = run_ranks(1, measure)
+    assert size <= moment < 1.2 * size and mapped < 0.2 * size
+
+
+def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
+    """As when inputs are made ready between two readings of weights."""
+    size = 100_000_000
+
+    def measure(context: RankContext) -> int:
+        cpu: Any = torch.device("cpu")
+        nothing: Any = None
+        rank = Rank(context, nothing, cpu, nothing, Progress(), PeakMemory(cpu))
+        rank.memory.stop.set()
+        torch.ones(size, dtype=torch.uint8)
+        with rank.stage("load", mapped=True):
+            pass
+        return rank.memory.close()
+
+    (found,) = run_ranks(1, measure)
+    assert size <= found < 1.2 * size
+
+
+def left_of_freed_blocks(_: RankContext) -> int:
+    """Bytes that ten blocks of 8 MB leave behind when the last one is still in use."""
+    torch.ones(30_000_000, dtype=torch.uint8)  # glibc's threshold follows the largest block that was freed
+    assert allocator.return_freed_memory()
+    before = private_bytes()
+    blocks = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(10)]
+    last = blocks.pop()
+    blocks.clear()
+    return private_bytes() - before - last.nbytes
+
+
+@pytest.mark.skipif(not allocator.has_huge_pages(), reason="the allocator is left alone without huge pages")
+def test_freed_blocks_of_a_decoding_rank_go_back() -> None:
+    """glibc would keep them. In a new process, since this one's free blocks would be taken first."""
+    assert run_local(1, left_of_freed_blocks, start_method="spawn")[0] < 8_000_000

@@ -46,10 +46,16 @@ class Hardware:
     """Memory that context and communicators take on every rank (B)."""
     first: Constant
     """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
-    workspace: Constant
-    """How many times its tensors the VAE takes on a rank alone, with the workspace of its convolutions (1)."""
-    strips: Constant
-    """The same where the VAE is on several ranks (1)."""
+    packed: Constant
+    """What the kernels of matrix products keep at most of a matrix that they packed (B)."""
+    freed: Constant
+    """What the allocator keeps of freed blocks on a rank that decodes (B)."""
+    unfolded: Constant
+    """Size, as channels x frames x rows, up to which a rank alone unfolds the input of a 3x3x3 convolution into 27
+    copies (1); 0 where kernels need none."""
+    channel_block: Constant
+    """Channels that convolutions work on at once, in copies of input and output with whole blocks of them (1); 0 where
+    they need no copies."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant

@@ -79,13 +79,16 @@ def _constant(value: Any, file: str, key: str, refuse: Any) -> Constant:
         number = float(value)  # YAML reads 80e9 as text
     except (TypeError, ValueError):
         raise refuse(f"{key} is {value!r} and must be a number in SI units") from None
-    least = 0.0 if key in ("memory", "reserve", "first", "slowdown") or key.split(".")[-1] in _MAY_BE_ZERO else None
+    least = 0.0 if key.split(".")[-1] in _MAY_BE_ZERO else None
     if not (number > 0 if least is None else number >= least) or number == float("inf"):
         raise refuse(f"{key} is {value!r} and must be above 0")
     return Constant(number, origin)
 
 
-_MAY_BE_ZERO = ("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored")
+_MAY_BE_ZERO = (
+    *("memory", "reserve", "first", "packed", "freed", "unfolded", "channel_block", "slowdown"),
+    *("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored"),
+)
 
 
 def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:

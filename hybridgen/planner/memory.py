@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from hybridgen.plan import FP32, Plan
 from hybridgen.strategies import registry
-from hybridgen.traffic import PHASES, Phase, Term
+from hybridgen.traffic import PHASES, TOKEN_ID, Phase, Term
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
 """Phases in which transformers and VAE are there."""
@@ -33,6 +33,7 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
+        Term("text states", text_states(plan), ("denoise", "decode")),
         Term("activations", activations(plan)),
         Term("latents", latents(plan)),
         Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
@@ -41,11 +42,34 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     return [term for term in found if term.size]
 
 
+def text_states(plan: Plan) -> int:
+    """What is kept of the text of all branches, and of embedded pictures.
+
+    Embeddings, and what each expert makes of those that it cross-attends to; where blocks read text of another width
+    than theirs, what was made of it once. Of a text with a stream of its own the token ids.
+    """
+    facts, transformer = plan.facts, plan.facts.transformer
+    tokens = sum(plan.text_lengths) or plan.branches * facts.text_tokens
+    if transformer.text_stream == "own":
+        return tokens * TOKEN_ID
+    if transformer.text_width:
+        return tokens * transformer.text_width * plan.itemsize
+    read = facts.experts * transformer.hidden if transformer.cross_attention else 0
+    text = tokens * transformer.text_dim + plan.own_branches * facts.text_tokens * read
+    return (text + plan.picture_tokens * (transformer.image_dim + read)) * plan.itemsize
+
+
 def expert_params(plan: Plan, layers: int) -> int:
     """Numbers of one transformer that a rank with so many blocks holds: tp cuts the matrices of its blocks."""
     transformer = plan.facts.transformer
     block = min(transformer.block_params, transformer.params // transformer.layers)  # params may be given
     return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
+
+
+def largest_matrix(plan: Plan) -> int:
+    """Bytes of a feed-forward matrix in fp32, in which kernels pack it whatever the plan's dtype."""
+    transformer = plan.facts.transformer
+    return transformer.hidden * transformer.ffn // plan.degrees.tp * FP32
 
 
 def text_weights(plan: Plan, rank: int) -> tuple[int, int]:

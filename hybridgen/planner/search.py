@@ -13,7 +13,7 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import best_order
 from hybridgen.planner.ranking import Candidate, ranked, tie_share
 from hybridgen.planner.reasons import explained
-from hybridgen.strategies.parallel_vae.rules import WORK
+from hybridgen.strategies.parallel_vae import rules as parallel_vae
 from hybridgen.traffic import PHASES, Term
 
 
@@ -44,16 +44,19 @@ def _with_width(plan: Plan, width: int) -> Plan:
     return replace(plan, degrees=replace(plan.degrees, vae=width))
 
 
-def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
-    """Memory of the fullest rank."""
-    rank = memory.fullest_rank(plan)
-    workspace = hardware.strips if plan.degrees.vae > 1 else hardware.workspace
-    context = hardware.reserve.value + (hardware.first.value if rank == 0 else 0)
+def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term, ...]:
+    """Memory of a rank on this machine; of the fullest one unless said."""
+    rank = memory.fullest_rank(plan) if rank is None else rank
+    context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
+    freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
     terms = [
-        term._replace(size=int(term.size * workspace.value)) if term.name in WORK else term
-        for term in memory.terms(plan, rank)
+        *memory.terms(plan, rank),
+        Term("packed matrices", min(memory.largest_matrix(plan), int(hardware.packed.value)), ("denoise", "decode")),
+        *parallel_vae.workspace(plan, rank, hardware.unfolded.value, int(hardware.channel_block.value)),
+        Term("freed blocks", freed, ("decode",)),
+        Term("context", context, PHASES),
     ]
-    return (*terms, Term("context", int(context), PHASES))
+    return tuple(term for term in terms if term.size)
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

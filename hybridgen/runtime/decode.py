@@ -16,6 +16,7 @@ from hybridgen.job import Job
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.guardrail import Guardrail, blocked
 from hybridgen.outputs import PICTURE, part_of
+from hybridgen.runtime.allocator import return_freed_memory
 from hybridgen.runtime.rank import Rank
 from hybridgen.runtime.ranks import LATENTS_DONE
 from hybridgen.runtime.video import Frames, PictureWriter, VideoWriter, contact_sheet
@@ -80,6 +81,8 @@ def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Fra
     """uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks work on them and get nothing."""
     if rank.mesh.vae() is None:
         return
+    if rank.device.type == "cpu":
+        return_freed_memory()
     chunks = model.decode(latents)
     rank.say("decode")
     with rank.stage("decode"):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 
-import diffusers
-import transformers
+from hybridgen.runtime.allocator import ask_for_huge_pages
 
-from hybridgen.runtime import worker
+ask_for_huge_pages()  # before anything imported here makes a tensor
+
+import diffusers  # noqa: E402
+import transformers  # noqa: E402
+
+from hybridgen.runtime import worker  # noqa: E402
 
 # Attribute access is what makes these two import their parts.
 assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker

@@ -57,6 +57,8 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
 
 def _work(context: RankContext, job: Job) -> dict[str, Any] | None:
     """worker.work, imported on the rank."""
+    if job.device == "cpu":
+        import_module(IMPORTS)  # ranks that were forked have it
     from hybridgen.runtime.worker import work
 
     return work(context, job)

@@ -39,14 +39,19 @@ class Rank:
         return self.context.rank == 0
 
     @contextmanager
-    def stage(self, name: str, report: str = "") -> Iterator[None]:
-        """A named stage: its time is kept (under `report`), and what the rank is doing is known outside."""
+    def stage(self, name: str, report: str = "", mapped: bool = False) -> Iterator[None]:
+        """A named stage: its time is kept (under `report`), and what the rank is doing is known outside.
+
+        `mapped`: it maps files, as loading does.
+        """
         self.say(name)
+        if mapped:
+            self.memory.sample()  # what no stage before it has looked at, and would be left out with its files
         start = time.perf_counter()
         yield
         report = report or name
         self.seconds[report] = self.seconds.get(report, 0.0) + time.perf_counter() - start
-        self.memory.sample()
+        self.memory.sample(mapped)
 
     def told(self, thing: Any) -> Any:
         """Rank 0's small object on every rank."""

@@ -50,7 +50,7 @@ def guard(rank: Rank) -> Guardrail | None:
         return None
     guardrail, allowed = None, False
     if rank.first:
-        with rank.stage("load the guardrail", "load"):
+        with rank.stage("load the guardrail", "load", mapped=True):
             guardrail = Guardrail(rank.device)
         with rank.stage("check the prompt", "encode"):
             allowed = guardrail.allows(job.prompt)
@@ -63,13 +63,13 @@ def ready(rank: Rank) -> Denoiser:
     """This rank's part of the model with the request's inputs."""
     plan = rank.job.plan
     inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
-    with rank.stage("load"):
+    with rank.stage("load", mapped=True):
         model = load(rank)
     condition = encode_frames(rank, model)
     if inputs is not None:
         inputs.condition = condition
     model.set_inputs(share(rank, inputs))
-    with rank.stage("load"):
+    with rank.stage("load", mapped=True):
         fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
     if rank.first:
         rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
@@ -80,7 +80,7 @@ def ready(rank: Rank) -> Denoiser:
 def encode(rank: Rank) -> Inputs:
     """Encode words and pictures; the encoders are gone afterwards."""
     plan, job = rank.job.plan, rank.job
-    with rank.stage("load text encoder", "load"):
+    with rank.stage("load text encoder", "load", mapped=True):
         encoder = denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
         inputs = encoder.encode(job.prompt, job.negative_prompt, job.pictures())

@@ -20,10 +20,10 @@ RULES = {
 }
 NAME = "parallel-vae"
 """The VAE runs in fp32."""
-WORK = DECODING, ENCODING = "vae decoding", "vae encoding"
-"""Terms of memory that the workspace of the kernels comes on top of."""
 PAST = 2
 """Frames of its input that a causal convolution remembers."""
+KERNEL = 27
+"""Numbers of an input that one number of a 3x3x3 convolution's output depends on, by channel."""
 
 
 def split_dim(plan: Plan) -> int:
@@ -196,33 +196,91 @@ def halo_counts(plan: Plan, layers: Layers, passes: int) -> Counter[tuple[int, i
     return counts
 
 
-def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Estimate of what decoding and encoding need beside the weights, also where one rank works alone.
+class Half(NamedTuple):
+    """The decoder or the encoder at work on a request."""
 
-    Workspace of the kernels is not in it. The first rank holds the whole video that is encoded. Inputs at the
-    peak were counted with fake tensors at 1280x720 on the VAEs of Wan 2.1 and 2.2: decoding is within 4%, encoding
-    within 5% from 17 frames on; fewer need up to a quarter less than this says.
+    name: str
+    phase: Phase
+    layers: list[Layer]
+    """The convolutions of the fullest pass, the first one only where there is no other."""
+    past: int
+    """Frames that each of those remembers which remember any."""
+    inputs: int
+    """How many inputs of the largest convolution are held at the peak, as counted."""
+
+
+def halves(plan: Plan) -> Iterator[Half]:
+    """The decoder, and the encoder where video is given.
+
+    Inputs at the peak were counted with fake tensors at 1280x720 on the VAEs of Wan 2.1 and 2.2: decoding is within
+    4%, encoding within 5% from 17 frames on; fewer need up to a quarter less than this says. The stock forwards of a
+    rank alone hold one more, since they pad in two copies.
     """
-    ranks, sizes, vae = plan.layout.vae_ranks(), strip_sizes(plan), plan.facts.vae
-    if rank not in ranks:
-        return
-    own = sizes[ranks.index(rank)]
-    cell = FP32 * own * across(plan)
-    yield Term(DECODING, cell * _work(plan, decoder_layers, plan.latent_shape[1], 6), ("decode",))
+    alone = int(plan.degrees.vae == 1)
+
+    def half(name: str, phase: Phase, layers: Layers, passes: int, inputs: int) -> Half:
+        return Half(name, phase, list(layers(plan, passes == 1)), min(PAST, passes), inputs + alone)
+
+    yield half("decoding", "decode", decoder_layers, plan.latent_shape[1], 6)
     if plan.clip.encoded_frames:
-        given = FP32 * math.prod(pixel_shape(plan))
-        yield Term("video to encode", given if rank == ranks[0] else given // sum(sizes) * own, ("condition",))
-        work = _work(plan, encoder_layers, encoded_latents(plan), 7 if vae.residual else 5)
-        yield Term(ENCODING, cell * work, ("condition",))
+        yield half("encoding", "condition", encoder_layers, encoded_latents(plan), 7 if plan.facts.vae.residual else 5)
 
 
-def _work(plan: Plan, layers: Layers, passes: int, inputs: int) -> int:
-    """Numbers per latent cell that one half of the VAE holds at its peak: remembered frames, and work.
+def memory(plan: Plan, rank: int) -> Iterator[Term]:
+    """Estimate of the tensors of decoding and encoding beside the weights, also where one rank works alone.
 
-    Work is about as much as so many `inputs` of the largest convolution, and one more with the stock forwards of a
-    rank alone, which pad in two copies.
+    Remembered frames, and work: about as much as so many inputs of the largest convolution. What kernels copy is not
+    in it. The first rank holds the whole video that is encoded.
     """
-    found = list(layers(plan, passes == 1))
-    remembered = sum(min(PAST, passes) * x.channels * x.scale**2 for x in found if x.remembers)
-    largest = max(x.frames * x.channels * x.scale**2 for x in found)
-    return remembered + (inputs + (plan.degrees.vae == 1)) * largest
+    own = _own_latent(plan, rank)
+    if own is None:
+        return
+    cells = math.prod(own)
+    for half in halves(plan):
+        remembered = sum(half.past * x.channels * x.scale**2 for x in half.layers if x.remembers)
+        largest = max(x.frames * x.channels * x.scale**2 for x in half.layers)
+        yield Term(f"vae {half.name}", FP32 * cells * (remembered + half.inputs * largest), (half.phase,))
+    if plan.clip.encoded_frames:
+        whole = math.prod(plan.latent_shape[2:])
+        given = FP32 * math.prod(pixel_shape(plan)) // whole
+        first = rank == plan.layout.vae_ranks()[0]
+        yield Term("video to encode", given * (whole if first else cells), ("condition",))
+
+
+def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> Iterator[Term]:
+    """What the kernels of convolutions add to the peaks of memory(). For the two machine's constants see Hardware.
+
+    A kernel that unfolds holds 27 copies of its input, one that works on blocks of channels a copy of its padded
+    input and of its output. The peak is where tensors and copies together are largest, which need not be the
+    largest convolution.
+    """
+    own = _own_latent(plan, rank)
+    if own is None or not block:
+        return
+    rows, columns = own
+    alone = plan.degrees.vae == 1
+
+    def number(x: Layer) -> int:
+        return x.channels * x.frames * x.scale**2 * rows * columns
+
+    def copies(x: Layer) -> int:
+        padded = (PAST + x.frames) * (x.scale * rows + 2)
+        if alone and x.channels * padded <= unfolded:
+            return KERNEL * number(x)
+        channels = -(-x.channels // block) * block
+        return channels * padded * (x.scale * columns + 2) + number(x) * channels // x.channels - number(x)
+
+    for half in halves(plan):
+        together = max(half.inputs * number(x) + copies(x) for x in half.layers)
+        size = FP32 * (together - half.inputs * max(number(x) for x in half.layers))
+        yield Term(f"{half.name} convolutions", size, (half.phase,))
+
+
+def _own_latent(plan: Plan, rank: int) -> tuple[int, int] | None:
+    """Rows and columns of the latent frames that a rank decodes or encodes; None when it has none."""
+    ranks = plan.layout.vae_ranks()
+    if rank not in ranks:
+        return None
+    rows, columns = plan.latent_shape[2:]
+    own = strip_sizes(plan)[ranks.index(rank)]
+    return (own, columns) if split_dim(plan) == -2 else (rows, own)
