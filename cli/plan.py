@@ -223,7 +223,7 @@ class Page:
     def table(self) -> list[str]:
         """The page without any other flag."""
         lines = [*self.head, "", *plan_table.plans(self.found, self.shown), ""]
-        lines += plan_table.reasons(self.found)
+        lines += plan_table.reasons(self.found) + plan_table.known_lines(self.found)
         gpus = self.found.ask.gpus
         if self.gpus != gpus:
             lines += plan_table.rest_line(self.found, self.gpus)

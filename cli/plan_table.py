@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, span, table
+from hybridgen.evidence import results
 from hybridgen.planner.ask import Recommendation, Rejected
+from hybridgen.planner.cost import cost
 from hybridgen.planner.orders import domains, used_axes
 from hybridgen.planner.ranking import Candidate
 
@@ -95,6 +97,20 @@ def reasons(found: Recommendation) -> list[str]:
         )
         words += "give --anchor SECONDS, a measured one-GPU denoise time"
         lines += paragraph("range", words)
+    return lines
+
+
+def known_lines(found: Recommendation) -> list[str]:
+    """What others measured of the same request on this machine, beside what is predicted of their split."""
+    ask = found.ask
+    lines = []
+    for one in results(found.best.plan, ask.gpus, ask.hardware.name):
+        took = f"{one.plan.degrees} took {one.measured.denoise_s:g} s ({one.measured.status}"
+        took += f", {one.measured.engine})" if one.measured.engine else ")"
+        predicted = cost(one.plan, ask.hardware).denoise
+        lines += paragraph(
+            "known", f"{took}, predicted {predicted:.{2 if predicted < 10 else 1}f} s; recipe {one.recipe}"
+        )
     return lines
 
 

@@ -1,10 +1,17 @@
-"""Whether a recipe's results say anything about the machine at hand. No torch."""
+"""What the results in recipes say of the machine at hand, or of the one that is planned for. No torch."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import NamedTuple
 
-from hybridgen.recipe import Recipe
+from hybridgen import shelf
+from hybridgen.models import catalogue
+from hybridgen.plan import Plan
+from hybridgen.recipe import Measured, Recipe, Request, compose
+from hybridgen.resolve import published_frames, resolve
 
 
 def mismatch(recipe: Recipe, device: str, ranks: int) -> str | None:
@@ -29,3 +36,34 @@ def _matches(name: str, device: str) -> bool:
     words = re.findall(r"[a-z0-9]+", name.lower())
     model = next((word for word in words if re.search(r"\d", word)), words[0] if words else "")
     return model in re.findall(r"[a-z0-9]+", device.lower())
+
+
+class Result(NamedTuple):
+    """A denoise time that a recipe of the package records."""
+
+    recipe: str
+    plan: Plan
+    measured: Measured
+
+
+def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
+    """Those of the wanted plan's model and clip on so many GPUs of a machine, however they were split."""
+    for path in shelf.files():
+        text = path.read_text(encoding="utf-8")
+        model = re.search(r"^model: (\S+)", text, re.MULTILINE)
+        if not model or hardware not in text or catalogue.find(model[1]).name != wanted.facts.name:
+            continue  # to read a recipe properly takes longer
+        recipe = compose(path, [], {})
+        if recipe.hardware.name != hardware or recipe.hardware.gpus != gpus:
+            continue
+        for measured in recipe.measured:
+            given = {f.name: value for f in fields(Request) if (value := getattr(measured.request, f.name)) is not None}
+            as_run = replace(recipe, request=replace(recipe.request, **given))
+            plan = resolve(published_frames(as_run, wanted.facts))
+            if measured.denoise_s and _work(plan) == _work(wanted):
+                yield Result(path.stem, plan, measured)
+
+
+def _work(plan: Plan) -> tuple[object, ...]:
+    """What makes two clips of a model take equally long on the same ranks."""
+    return plan.latent_shape, plan.clip.steps, plan.branches, plan.clip.image, plan.dtype

@@ -494,3 +494,18 @@ def test_a_number_that_splits_badly_is_told_a_better_one(plan: Any) -> None:
 def test_several_hosts_are_started_by_a_launcher(plan: Any) -> None:
     assert "torchrun --nnodes 2 --nproc-per-node 8 ... -m hybridgen run" in plan("--gpus 16 --hardware h100")
     assert "torchrun" not in plan("--gpus 8 --hardware h100")
+
+
+def test_what_others_measured_of_the_request_stands_beside_the_prediction(plan: Any) -> None:
+    """Of the same clip, machine and number of GPUs, in whatever split."""
+    took = r"^known +cfg2 ulysses4 attn2d3x3 vae8 took {} s \(published, TensorRT-LLM VisualGen\), predicted (\S+) s"
+    cosmos = plan("--model cosmos3-super --gpus 72 --hardware gb200-nvl72")
+    assert 0.9 <= float(re.search(took.format("6.79"), cosmos, re.MULTILINE)[1]) / 6.79 <= 1.1  # type: ignore[index]
+    assert re.search(took.format("7.04"), plan("--gpus 72 --frames 80"), re.MULTILINE)
+    for other in (
+        "--gpus 72",
+        "--gpus 72 --frames 80 --steps 50",
+        "--gpus 36 --frames 80",
+        "--gpus 72 --hardware b200",
+    ):
+        assert "known " not in plan(other)
