@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import tempfile
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from hybridgen.degrees import Degrees
 from hybridgen.given import video_of
 from hybridgen.job import Job
 from hybridgen.kernels import select
+from hybridgen.models import load
 from hybridgen.models.families import denoiser
 from hybridgen.models.folder import from_folder
 from hybridgen.models.inputs import Inputs
@@ -172,21 +172,36 @@ def _inputs(case: Case, dtype: str) -> Inputs:
         return encoder.encode(PROMPT, NEGATIVE, job_of(case, plan).pictures())
 
 
+@lru_cache
+def _loaded(case: Case, dtype: str) -> tuple[list[Any], Any]:
+    """Transformers and autoencoder, whole; ranks that are forked take them and cut their own."""
+    plan, cpu = case.plan(dtype=dtype), torch.device("cpu")
+    experts = load.empty_experts(plan, case.folder)
+    load.fill(experts, plan, case.folder, cpu)
+    return experts, load.load_vae(case.folder, cpu)
+
+
 def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
     """Encode, load, denoise, and decode where that is parallel, on forked CPU ranks.
 
-    One rank encodes for itself; several are given what was encoded once, which saves half of the time.
+    One rank encodes and loads for itself; several are given what was encoded and loaded once, which saves half of the
+    time. (tests/test_load.py has what a rank reads.)
     """
     job = job_of(case, plan, attention)
-    inputs = _inputs(case, plan.dtype) if plan.world_size > 1 else None
+    given = (_inputs(case, plan.dtype), *_loaded(case, plan.dtype)) if plan.world_size > 1 else None
 
     def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], tuple[int, ...]]:
-        gc.freeze()  # what this process was forked with is none of its garbage
         quiet_libraries()
         rank = set_up(context, job)
-        if inputs is not None:
+        if given is not None:  # in this rank's process alone
+            inputs, experts, vae = given
             rank.seconds["encode"] = 0.0
-            worker.encode = lambda rank: inputs  # in this rank's process alone
+            vars(worker).update(
+                encode=lambda _: inputs,
+                empty_experts=lambda *_: experts,
+                fill=lambda *_: None,
+                load_vae=lambda *_: vae,
+            )
         model = worker.ready(rank)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None
         if plan.degrees.vae > 1 and rank.mesh.vae() is not None:

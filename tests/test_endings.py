@@ -52,6 +52,11 @@ def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: 
     assert len(failed.value.lines()) == 1
 
 
+def listen_to_ctrl_c() -> None:
+    """Whatever started the tests may have ignored it, as a shell does for what runs in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Run:
     """A long `hybridgen run` on 4 ranks, in a folder of its own."""
 
@@ -64,6 +69,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=listen_to_ctrl_c,
         )
         assert self.process.stderr is not None
         self.lines = []

@@ -36,6 +36,8 @@ def from_folder(path: Path) -> ModelFacts:
     """Read a checkpoint. Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler."""
     try:
         return _read(Folder(path))
+    except RequestError:
+        raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, struct.error) as error:
         raise RequestError(
             "unreadable-model",

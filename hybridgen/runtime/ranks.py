@@ -8,6 +8,7 @@ An error that came out of a collective is secondary, since another rank is its c
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -162,6 +163,7 @@ def _no_main_module() -> Iterator[None]:
 
 
 def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: Any, writer: Any) -> None:
+    gc.freeze()  # what a rank was forked with is none of its garbage, and to look at it would copy it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     writer.close()
