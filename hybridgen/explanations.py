@@ -65,6 +65,7 @@ OTHERS = {
     "output-exists": FILES,
     "output-folder": FILES,
     "output-format": FILES + " A clip of one frame is a picture, .png, or a video of one frame where .mp4 is said.",
+    "output-given": FILES,
     "output-twice": FILES,
     "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",

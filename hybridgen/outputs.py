@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,12 +52,14 @@ def free_name(path: Path, ending: str) -> Path:
     return free
 
 
-def check_outputs(outputs: Outputs, video: Path, legal: tuple[str, ...] = ENDINGS["out"]) -> None:
+def check_outputs(
+    outputs: Outputs, video: Path, legal: tuple[str, ...] = ENDINGS["out"], given: Sequence[Path | None] = ()
+) -> None:
     """Endings are known, folders can be written, no two are one file, nothing is overwritten unasked.
 
-    `legal` are the endings that the clip itself may have, the usual one first.
+    `legal` are the endings that the clip itself may have, the usual one first; `given` the files that it starts from.
 
-    Raises RequestError: output-format, output-folder, output-exists, output-twice.
+    Raises RequestError: output-format, output-folder, output-exists, output-given, output-twice.
     """
     files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
     for name, path in files.items():
@@ -66,6 +69,8 @@ def check_outputs(outputs: Outputs, video: Path, legal: tuple[str, ...] = ENDING
             if path.is_dir() or (path.exists() and not outputs.overwrite):
                 what = "is a folder; give" if path.is_dir() else "exists; give --overwrite to replace it, or"
                 raise RequestError("output-exists", f"--{name} {path} {what} another name")
+            if any(other is not None and path.exists() and path.samefile(other) for other in given):
+                raise RequestError("output-given", f"--{name} {path} is what the clip starts from; give another name")
     if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
         raise RequestError(
             "output-twice", f"--out and --preview are both {video}; nearest: one of them", tries=[{"preview": None}]

@@ -36,7 +36,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     if launcher.speaks():  # the other ranks of a joined job take rank 0's files, and may be where they are not
         image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
         given, plan = video_of(request, plan)
-        check_outputs(outputs, video, endings(plan.clip.frames))
+        check_outputs(outputs, video, endings(plan.clip.frames), (image, last_image, given))
         if plan.facts.guarded:
             guardrail.check_installed(plan.facts.name)
             guardrail.check_outputs(plan.facts.name, outputs)

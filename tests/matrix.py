@@ -123,6 +123,9 @@ final latents are compared with those of diffusers' WanPipeline in one process: 
 1e-5 (fp32). Each run also checks that every rank sent the bytes that the strategies' rules declare, and with a
 parallel VAE that the pixels are those of one process.
 
+The same pairs run for Wan from pictures (tests/test_wan_image.py), Cosmos Predict (tests/test_cosmos.py) and Cosmos 3
+(tests/test_cosmos3.py), each against its own pipeline and to the same limit.
+
 PipeFusion is exact while every step is synchronous (`--warmup` of all steps); those figures are shown. With stale K/V
 the same compositions are compared with a simulation of PipeFusion in one process, to the same limit.
 

@@ -147,3 +147,15 @@ def test_what_rank_0_sends_before_denoising_is_declared(kind: str, images: int) 
 
     sent = run_ranks(2, run_here, group=False)
     assert sent == [by_strategy(registry.traffic(plan, rank)).get(SETUP, 0) for rank in (0, 1)]
+
+
+def test_what_a_clip_starts_from_is_not_overwritten(tmp_path: Path) -> None:
+    """Not even when asked to replace files, and by whatever name."""
+    path = png(tmp_path / "a.png", "RGB")
+    (tmp_path / "b.png").symlink_to(path)
+    case = Case("wan2.1-i2v", images=1)
+    recipe = Recipe(request=Request(prompt="x", image=str(path)))
+    outputs = Outputs(tmp_path / "a.mp4", preview=tmp_path / "b.png", overwrite=True)
+    with pytest.raises(RequestError) as refusal:
+        prepare(recipe, case.plan(), outputs)
+    assert refusal.value.rule == "output-given"
