@@ -35,7 +35,7 @@ from hybridgen.runtime.video import VideoWriter, read_frames
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
 from tests import stock
-from tests.ranks import run_ranks
+from tests.ranks import run_ranks, without_memory
 from tests.tiny import Outcome
 
 SEED = 7
@@ -192,6 +192,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
 
     def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], tuple[int, ...]]:
         quiet_libraries()
+        without_memory()
         rank = set_up(context, job)
         if given is not None:  # in this rank's process alone
             inputs, experts, vae = given

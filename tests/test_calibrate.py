@@ -55,8 +55,8 @@ def test_a_calibration_follows_the_machine(quick: None, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(calibrate.Block, "attention", slow)
     after = calibrate.run(settings)
-    assert after["attention"].value < 0.5 * before["attention"].value
-    assert after["matmul"].value > 0.5 * before["matmul"].value
+    attention_left, matmul_left = (after[name].value / before[name].value for name in ("attention", "matmul"))
+    assert attention_left < 0.7 * matmul_left  # both, since other processes slow both
 
 
 @pytest.mark.parametrize(

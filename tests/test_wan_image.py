@@ -33,7 +33,7 @@ PICTURE = replace(TEXT, images=1)
 
 ALONE = [degrees for degrees in matrix.PARTS.values() if degrees.world > 1]
 TOGETHER = [(EMBEDDED, degrees) for degrees in ALONE + matrix.LEGAL]
-TOGETHER += [(PICTURE, degrees) for degrees in matrix.LEGAL if degrees.attn2d[1] == 1]  # 2x1 stands for 1x2
+TOGETHER += [(PICTURE, degrees) for degrees in matrix.LEGAL if degrees.cp == 1]  # how K/V travel is no matter of time
 UNEVEN = [  # 30 tokens
     (replace(BETWEEN, size="48x80", frames=5), Degrees(attn2d=(2, 2))),
     (replace(BETWEEN, size="48x80", frames=5), Degrees(cfg=2, tp=2, ulysses=4)),

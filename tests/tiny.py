@@ -27,7 +27,7 @@ from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
-from tests.ranks import run_ranks
+from tests.ranks import run_ranks, without_memory
 from tests.tiny_vae import TINY, build_vae
 
 TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
@@ -145,6 +145,7 @@ def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
     models = experts(plan.dtype, plan.facts.transformer.layers)
 
     def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int]]:
+        without_memory()
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
