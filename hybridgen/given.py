@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from hybridgen.errors import RequestError
@@ -126,11 +127,9 @@ def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
     """
     if request.video is None:
         return None, plan
-    from hybridgen.runtime.video import frames_of
-
     facts, path = plan.facts, Path(request.video).expanduser().absolute()
     try:
-        count = sum(1 for _ in frames_of(path))
+        count = _count_frames(path)
     except (OSError, RuntimeError) as error:
         reason = "no video that can be read" if path.exists() else "no such file"
         raise RequestError("video", f"--video {request.video} is {reason}", RULES["video"]) from error
@@ -147,6 +146,14 @@ def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
         message += f"make; nearest: --frames {near}, or a shorter video"
         raise RequestError("video-frames", message, RULES["video-frames"], tries)
     return path, replace(plan, clip=replace(plan.clip, encoded_frames=encoded))
+
+
+@lru_cache
+def _count_frames(path: Path) -> int:
+    """All of them are read for it, so once: whoever shows a request looks before the run does."""
+    from hybridgen.runtime.video import frames_of
+
+    return sum(1 for _ in frames_of(path))
 
 
 def look(request: Request, plan: Plan) -> list[str]:
