@@ -126,7 +126,7 @@ def merge_rows() -> Iterator[str]:
         name, gigabytes = str(dtype).removeprefix("torch."), outs.nbytes / 1e9
         time = milliseconds(lambda: running.add(outs[1], lses[1]))
         yield f"| one more part (ring) | {name} | {time:.3f} | {gigabytes / 3 / time * 1e3:.1f} |"
-        time = milliseconds(lambda: merge_stacked(outs, lses, dtype))
+        time = milliseconds(lambda: merge_stacked(outs.unbind(), lses, dtype))
         yield f"| three at once (attention2d) | {name} | {time:.3f} | {gigabytes / time * 1e3:.1f} |"
 
 

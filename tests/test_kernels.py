@@ -334,7 +334,7 @@ def one_by_one(parts: Parts) -> Merge:
 
 def merged(form: str, parts: Parts, dtype: torch.dtype = torch.float32) -> Tensor:
     if form == "at once":
-        return merge_stacked(torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts]), dtype)
+        return merge_stacked([out for out, _ in parts], torch.stack([lse for _, lse in parts]), dtype)
     return one_by_one(parts).result(dtype)
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hybridgen.degrees import Degrees
 from hybridgen.models import catalogue
-from hybridgen.models.wan import SelfAttention, TextAttention
 from hybridgen.plan import Clip, Plan
-from hybridgen.planner import memory
 from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak, phase_sizes, terms
 from hybridgen.planner.search import held
@@ -29,68 +22,6 @@ from tests.ranks import run_ranks
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)
-
-
-class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages that are alive, and the most there were at once."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self.seen: set[int] = set()
-        self.add(tensors)
-
-    def add(self, tensors: Sequence[Any]) -> None:
-        for storage in (x.untyped_storage() for x in tensors if isinstance(x, Tensor)):
-            key, size = storage._cdata, storage.nbytes()
-            if key not in self.seen:
-                self.seen.add(key)
-                self.live += size
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self.gone, key, size)
-
-    def gone(self, key: int, size: int) -> None:
-        self.seen.discard(key)
-        self.live -= size
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.add(tree_leaves(out))
-        return out
-
-
-class Slots:
-    """The slots of a model that a block's processors use; attention itself makes its output and nothing else."""
-
-    def norm(self, *pairs: Any) -> list[Tensor]:
-        return [norm(x) for norm, x in pairs]
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, text: None) -> Tensor:
-        return torch.empty_like(q)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_activations_are_what_a_block_holds(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wan 14B's block at 720p: 75600 tokens of 5120 channels."""
-    from diffusers.models.transformers.transformer_wan import WanTransformerBlock
-
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", lambda q, k, v: torch.empty_like(q))
-    facts, kind = WAN22.transformer, getattr(torch, dtype)
-    plan = Plan(WAN22, CLIP, dtype=dtype)
-    tokens, model = plan.tokens.tokens, Slots()
-    with torch.device("meta"), torch.no_grad():
-        block = WanTransformerBlock(facts.hidden, facts.ffn, facts.heads, "rms_norm_across_heads", True).to(kind)
-        block.scale_shift_table.data = block.scale_shift_table.data.float()  # kept in fp32, as from_pretrained does
-        block.attn1.set_processor(SelfAttention(model))  # type: ignore[arg-type]
-        block.attn2.set_processor(TextAttention(model))  # type: ignore[arg-type]
-        hidden = torch.empty(1, tokens, facts.hidden, dtype=kind)
-        text, time = torch.empty(1, 512, facts.hidden, dtype=kind), torch.empty(1, 6, facts.hidden)
-        rope = torch.empty(1, tokens, 1, facts.head_dim)
-        with LiveBytes(hidden) as count:
-            block(hidden, text, time, (rope, rope))
-    assert memory.activations(plan) == pytest.approx(count.peak, rel=0.03)
 
 
 def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:

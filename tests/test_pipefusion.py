@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,10 +180,25 @@ def test_buffers_take_the_memory_that_is_declared() -> None:
     ):
         plan = tiny_plan(degrees, CLIP, facts=DEEP, warmup=1, patches=2, stages=(3, 1))
         for stage, layers in enumerate(plan.stages):
-            (term,) = rules.memory(plan, plan.layout.rank({"pipefusion": stage}))
+            terms = {term.name: term.size for term in rules.memory(plan, plan.layout.rank({"pipefusion": stage}))}
             keys = plan.tokens.padded // degrees.attn2d[1]
             heads = TRANSFORMER.heads // degrees.tp // degrees.ulysses
-            assert term.size == 2 * layers * 2 * keys * heads * TRANSFORMER.head_dim * plan.itemsize
+            assert terms.pop("K/V buffers") == 2 * layers * 2 * keys * heads * TRANSFORMER.head_dim * plan.itemsize
+            hidden = plan.tokens.local_size * TRANSFORMER.hidden * plan.itemsize
+            assert terms == ({} if stage else {"hidden states on their way": 2 * hidden})
+
+
+def test_no_more_hidden_states_are_on_their_way_than_declared() -> None:
+    """The oldest is waited for as soon as more than all patches twice would be on their way."""
+    plan = tiny_plan(Degrees(pipefusion=2), CLIP, facts=DEEP, warmup=2, patches=4)
+    model = SimpleNamespace(scheduler=None)
+    pipeline = Pipeline(model, plan, *[SimpleNamespace(rank=0, size=2)] * 2)  # type: ignore[arg-type]
+    arrived: list[int] = []
+    seen = []
+    for index, patches in enumerate([4, 4, 4, 1, 1, 1, 1, 1]):
+        pipeline.sent(patches, partial(arrived.append, index))
+        seen.append(len(arrived))
+    assert arrived == [0, 1, 2] and seen == [0, 0, 1, 2, 2, 2, 2, 3]
 
 
 def test_staleness_is_real() -> None:

@@ -201,7 +201,7 @@ def test_rejected_names_rule_and_neighbour(plan: Any) -> None:
     assert re.search(r"cfg2 ulysses3 attn2d4x3 +ulysses-heads +cfg2 ulysses4 attn2d3x3 vae8", out)
     assert "--ulysses 3 does not divide the 40 heads" in out
     out = plan("--gpus 8 --hardware rtx4090 --rejected")
-    assert re.search(r"cfg2 ulysses4 vae8 +memory +cfg2 tp4 vae8", out)
+    assert re.search(r"cfg2 ulysses4 vae8 +memory +tp4 ulysses2 vae8", out)
 
 
 def test_scaling_lists_every_width(plan: Any) -> None:
@@ -400,8 +400,8 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 3 --cfg 2 --vae 8", "no-plan", "with --cfg 2 --vae 8"),
         ("--gpus 8 --patches 4", "pipefusion-only", "--patches 4"),
         ("--gpus 72 --max-time 5s", "max-time", "288 GPUs as cfg2 ulysses8"),
-        ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 4 GPUs as cfg2 tp2"),
-        ("--gpus 8 --memory 15GB", "memory", "needs 16.4 GB on a GPU, more than --memory 15GB; nearest: 16 GPUs"),
+        ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 8 GPUs as cfg2 tp2 ulysses2 vae8"),
+        ("--gpus 8 --memory 15GB", "memory", "needs 19.5 GB on a GPU, more than --memory 15GB; nearest: 32 GPUs"),
         ("--gpus 8 --memory much", "quantity", "--memory 40GB"),
         ("--gpus 8 --memory 40", "quantity", "--memory 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "--max-time 90s"),

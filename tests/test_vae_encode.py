@@ -27,8 +27,8 @@ from hybridgen.runtime.comm import Group, Traffic
 from hybridgen.runtime.mesh import Mesh, build_mesh
 from hybridgen.runtime.ranks import RankContext
 from hybridgen.strategies.parallel_vae import halo, rules, run
+from tests.live_bytes import LiveBytes
 from tests.ranks import run_ranks
-from tests.test_memory import LiveBytes
 from tests.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, plan_for, relative_error
 
 TOLERANCE = 1e-5
@@ -229,7 +229,7 @@ def test_memory_and_operations_are_those_of_the_encoder(vae: VaeFacts, ranks: in
         pixels = torch.empty(1, *rules.pixel_shape(plan))
     strip = halo.Strip(Group("parallel-vae", tuple(range(ranks)), 0, Traffic()), -1, rules.strip_sizes(plan))
     own = pixels.chunk(ranks, dim=-1)[0]
-    with halo.sharded(model.encoder, strip), LiveBytes(own) as held, FlopCounterMode(display=False) as operations:
+    with halo.sharded(model.encoder, strip), LiveBytes([own]) as held, FlopCounterMode(display=False) as operations:
         encode(model, own)
     declared = sum(term.size for term in rules.memory(plan, 0) if term.phases == ("condition",))
     assert declared == pytest.approx(held.peak, rel=0.05)

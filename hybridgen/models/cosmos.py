@@ -62,7 +62,8 @@ class SelfAttention:
     ) -> Tensor:
         assert encoder_hidden_states is None and attention_mask is None and image_rotary_emb is not None
         q, k, v = (to(hidden_states).unflatten(2, (attn.heads, -1)) for to in (attn.to_q, attn.to_k, attn.to_v))
-        q, k = (rotate(norm(x), *image_rotary_emb) for norm, x in ((attn.norm_q, q), (attn.norm_k, k)))
+        q = rotate(attn.norm_q(q), *image_rotary_emb)  # one after the other: nothing is kept that is not needed
+        k = rotate(attn.norm_k(k), *image_rotary_emb)
         out = self.model.attention(q, k, v, None)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
 

@@ -169,12 +169,16 @@ class Cosmos3(Denoiser):
         return hidden + time
 
     def run_block(self, block: Any, hidden: Tensor, condition: Rope) -> Tensor:
-        attn, normed = block.self_attn, block.input_layernorm_moe_gen(hidden)
-        q, k, v = (heads(project(normed), attn) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
-        q, k = rotate(attn.norm_added_q(q), *condition), rotate(attn.norm_added_k(k), *condition)
-        out = self.attention(q, k, v, self.text[self.layer, self.branch])
-        hidden = hidden + attn.to_add_out(out.flatten(2))
+        hidden = hidden + self.attend_all(block.self_attn, block.input_layernorm_moe_gen(hidden), condition)
         return hidden + block.mlp_moe_gen(block.post_attention_layernorm_moe_gen(hidden))  # type: ignore[no-any-return]
+
+    def attend_all(self, attn: Any, normed: Tensor, rope: Rope) -> Tensor:
+        """What a block's attention makes of [1, n, D]; Q, K and V are gone before the feed-forward layer runs."""
+        q, k, v = (heads(project(normed), attn) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
+        q = rotate(attn.norm_added_q(q), *rope)
+        k = rotate(attn.norm_added_k(k), *rope)
+        out = self.attention(q, k, v, self.text[self.layer, self.branch])
+        return attn.to_add_out(out.flatten(2))  # type: ignore[no-any-return]
 
     def head(self, hidden: Tensor, step: Step, condition: Rope) -> Tensor:
         hidden = self.expert.norm_moe_gen(hidden)

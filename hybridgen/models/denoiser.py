@@ -204,8 +204,10 @@ class Denoiser(ABC):
         predictions = []
         for self.branch in self.branches:
             condition = self.condition(step, self.branch)
-            hidden = self.run_blocks(self.embed(x, step, self.branch), step, condition)
-            predictions.append(self.head(hidden, step, condition))
+            # The hidden state has no name here, so that it is gone when the next branch runs.
+            predictions.append(
+                self.head(self.run_blocks(self.embed(x, step, self.branch), step, condition), step, condition)
+            )
         return predictions
 
     def guided_step(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:

@@ -47,10 +47,11 @@ class SelfAttention:
         rotary_emb: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         assert encoder_hidden_states is None and attention_mask is None and rotary_emb is not None
-        pairs = (attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states))
-        q, k = (torch.unflatten(x, 2, (attn.heads, -1)) for x in self.model.norm(*pairs))
-        v = attn.to_v(hidden_states).unflatten(2, (attn.heads, -1))
-        out = self.model.attention(rotate(q, *rotary_emb), rotate(k, *rotary_emb), v, None)
+        q, k = self.model.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
+        q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, attn.to_v(hidden_states)))
+        q = rotate(q, *rotary_emb)  # one after the other: nothing is kept that is not needed
+        k = rotate(k, *rotary_emb)
+        out = self.model.attention(q, k, v, None)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
 
 
@@ -113,8 +114,7 @@ class Wan(Denoiser):
         for index, expert in enumerate(experts):
             for block in expert.blocks:
                 block.attn2.set_processor(self.cross_attention(index))
-        if kernel.name != "sdpa" or not shard.whole:  # the stock processors mask and remember nothing
-            self.own_attention()
+        self.own_attention()
 
     @classmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> WanEncoder:

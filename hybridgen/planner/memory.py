@@ -8,11 +8,13 @@ its own is read; they are given up before the others are loaded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from hybridgen.plan import FP32, Plan
+from hybridgen.planner.activations import activations
 from hybridgen.strategies import registry
-from hybridgen.traffic import PHASES, TOKEN_ID, Phase, Term
+from hybridgen.traffic import PHASES, TOKEN_ID, Moment, Phase, Term
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
 """Phases in which transformers and VAE are there."""
@@ -34,12 +36,21 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("text states", text_states(plan), ("denoise", "decode")),
-        Term("activations", activations(plan)),
         Term("latents", latents(plan)),
         Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
         *registry.memory(plan, rank),
+        *activations(plan),
     ]
-    return [term for term in found if term.size]
+    moment = fullest_moment(found)
+    return [term for term in found if term.size and term.moment in ("", moment)]
+
+
+def fullest_moment(terms: Iterable[Term]) -> Moment:
+    """The moment of a block in which most is held."""
+    sizes: Counter[Moment] = Counter()
+    for term in terms:
+        sizes[term.moment] += term.size
+    return max(("block", "exchange", "attention"), key=sizes.__getitem__)
 
 
 def text_states(plan: Plan) -> int:
@@ -84,23 +95,6 @@ def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
     words, stream = transformer.vocabulary * transformer.hidden, len(blocks) * transformer.block_params // 2
     first = blocks.start == 0
     return stream // plan.degrees.tp + words * first, words * (2 - first) + transformer.hidden
-
-
-def activations(plan: Plan) -> int:
-    """The most that a block holds at once: diffusers' blocks in eager execution, counted in tests.
-
-    Attention: hidden state and its norm; q, k, v, the rotated q and k, attention's output, and rope's intermediates in
-    fp32. Feed-forward: hidden state, norm, and both sides of the activation; a mixture of transformers keeps what it
-    began with and attention's output as well. Norms: copies in fp32. Tokens with timesteps of their own have six
-    modulations each, also in fp32; low-rank ones have four, and three more while they are used.
-    """
-    transformer, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
-    attention = 2 * transformer.hidden + (6 + 2 * FP32 // e) * transformer.heads * transformer.head_dim // tp
-    kept = 5 if transformer.text_stream == "own" else 3
-    feed_forward = kept * transformer.hidden + (3 if transformer.gated else 2) * transformer.ffn // tp
-    norms = transformer.hidden * (1 + 3 * FP32 // e)
-    time = transformer.hidden * (7 if transformer.adaln else 6 + 6 * FP32 // e) * transformer.token_time
-    return plan.tokens.local_size * (max(attention, feed_forward, norms) + time) * e
 
 
 def latents(plan: Plan) -> int:

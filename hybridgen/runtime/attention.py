@@ -140,10 +140,10 @@ class Merge:
         return torch.zeros_like(self.q_BSHD, dtype=dtype) if self.out is None else self.out.to(dtype)
 
 
-def merge_stacked(outs: Tensor, lses: Tensor, dtype: torch.dtype) -> Tensor:
+def merge_stacked(outs: Sequence[Tensor], lses: Tensor, dtype: torch.dtype) -> Tensor:
     """n partial results over disjoint keys, merged at once (attention2d).
 
-    outs [n, B, S, H, D] in any dtype, lses [n, B, S, H, 1] in float32 -> [B, S, H, D] in `dtype`, summed in
+    n outs [B, S, H, D] in any dtype, lses [n, B, S, H, 1] in float32 -> [B, S, H, D] in `dtype`, summed in
     float32. A part without keys (lse -inf) has weight 0; where all parts are empty the result is 0.
     """
     largest = lses.amax(0).clamp_(min=torch.finfo(lses.dtype).min)  # finite, so that -inf minus it is no NaN

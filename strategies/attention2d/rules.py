@@ -36,12 +36,21 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Gathered Q, K and V and the partial outputs on both sides of their exchange."""
+    """The most of: gathered Q, K and V with what is seen of them; partial outputs on both sides of their exchange;
+    those of the own queries with their sum in fp32 and in the plan's dtype. Beside it, what is seen of a text that no
+    exchange brings.
+    """
     rows, cols = plan.degrees.attn2d
     if rows * cols == 1:
         return
     q_heads, k_heads = plan.attention_heads
     head_dim, e = plan.facts.transformer.head_dim, plan.itemsize
-    gathered = plan.attention_tokens * head_dim * e * (cols * q_heads + 2 * rows * k_heads)
-    partials = 2 * cols * plan.attention_tokens * q_heads * (head_dim * e + FP32) if cols > 1 else 0
-    yield Term("attention2d buffers", gathered + partials)
+    tokens = plan.attention_tokens
+    out, key_value = tokens * q_heads * head_dim * e, 2 * tokens * k_heads * head_dim * e
+    partial = tokens * q_heads * (head_dim * e + FP32)
+    sending = key_value * (rows + 1) * (rows > 1)
+    seeing = key_value * rows * (rows > 1) + out * cols * (1 + (cols > 1))
+    merging = cols * partial + tokens * q_heads * head_dim * (FP32 + (e if e < FP32 else 0))
+    beside = partial * (plan.facts.transformer.text_stream == "own")
+    size = max(sending, seeing, 2 * cols * partial, merging) if cols > 1 or beside else max(sending, seeing)
+    yield Term("attention2d buffers", size + beside, moment="attention")

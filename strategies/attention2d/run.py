@@ -46,21 +46,22 @@ def attention2d(
 
     `beside` are parts that the own queries have seen already: of keys that every rank has.
     """
-    if key_group.size > 1:
-        k, v = join(key_group.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
+
+    def seen() -> Partial:  # what it gathers is gone when its result is sent
+        keys, values, queries = k, v, q
+        if key_group.size > 1:
+            keys, values = join(key_group.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
+        if query_group.size > 1:
+            queries = join(query_group.all_gather(q), patches)
+        return attend(queries, keys, values, blocks)
+
     if query_group.size > 1:
-        q = join(query_group.all_gather(q), patches)
-    out, lse = attend(q, k, v, blocks)
-    if query_group.size > 1:
-        partials = query_group.all_to_all(split(pack(out, lse), query_group.size, patches))  # [cols, B, s, H, D + ...]
-        outs, lses = unpack(partials, out.shape[-1])
-    elif not beside:
-        return out
+        partials = query_group.all_to_all(split(pack(*seen()), query_group.size, patches))  # [cols, B, s, H, D + ...]
+        parts = [*zip(*unpack(partials, v.shape[-1]), strict=True), *beside]
     else:
-        outs, lses = out[None], lse[None]
-    for more, its_lse in beside:
-        outs, lses = torch.cat([outs, more[None]]), torch.cat([lses, its_lse[None]])
-    return merge_stacked(outs, lses, out.dtype)
+        parts = [seen(), *beside]
+    outs, lses = zip(*parts, strict=True)
+    return outs[0] if len(outs) == 1 else merge_stacked(outs, torch.stack(lses), q.dtype)
 
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:

@@ -17,6 +17,9 @@ RULES = {
     "pipefusion-stages": "The stages hold every block of the transformer once, in order.",
 }
 
+MESSAGES = 2
+"""Hidden states of all patches that may be on their way from a stage to the next."""
+
 
 def parse(text: str) -> tuple[int, tuple[int, ...]]:
     """(stages, blocks of each) from "4:10,10,10,10", or (stages, ()) from "4". Raises RequestError."""
@@ -71,11 +74,17 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """K/V of every layer of the stage and branch: the keys that this rank attends to, for its heads.
+    """Hidden states on their way, and K/V of every layer of the stage and branch: the keys that this rank attends to.
 
-    They are the whole sequence's, or with attention2d those of its column. Without stale steps nothing is kept.
+    Keys are the whole sequence's, or with attention2d those of its column, of this rank's heads. Without stale steps
+    none are kept.
     """
-    if plan.degrees.pipefusion == 1 or plan.exact:
+    if plan.degrees.pipefusion == 1:
+        return
+    if plan.blocks(rank).stop < plan.facts.transformer.layers:
+        hidden = plan.tokens.local_size * plan.facts.transformer.hidden * plan.itemsize
+        yield Term("hidden states on their way", MESSAGES * hidden)
+    if plan.exact:
         return
     keys = plan.tokens.padded // plan.degrees.attn2d[1]
     key_values = 2 * keys * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
+from hybridgen.strategies.pipefusion.rules import MESSAGES
 
 
 class Buffers:
@@ -59,7 +61,8 @@ class Pipeline:
         """One a patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
         self.owed = 0
         """Patches of x, the last of the sequence, that the first stage has not fetched yet."""
-        self.in_flight: list[Callable[[], None]] = []
+        self.in_flight: list[tuple[int, Callable[[], None]]] = []
+        """Patches in a message and what waits for it, in the order of sending."""
         self.sync_left, self.expert = 0, -1
 
     def predict(self, x: Tensor, step: Step) -> list[Tensor]:
@@ -83,30 +86,36 @@ class Pipeline:
         """Send all patches together, or one, through this stage, branch by branch, and step them on the last."""
         self.model.window = patch
         part = self.model.here(x)
-        length = self.plan.tokens.local_size if patch is None else self.plan.tokens.shard_size
         predictions = []
         for branch in self.model.branches:
             self.model.branch = branch
             condition = self.model.condition(step, branch)
-            hidden = self.model.embed(part, step, branch) if self.stage == 0 else self.receive(length)
-            hidden = self.model.run_blocks(hidden, step, condition)
+            # No name keeps a hidden state while the next branch runs.
             if self.stage == self.last:
-                predictions.append(self.model.head(hidden, step, condition))
+                predictions.append(self.model.head(self.through(part, step, condition), step, condition))
             else:
-                self.in_flight.append(self.forward.send(hidden, self.stage + 1))
+                wait = self.forward.send(self.through(part, step, condition), self.stage + 1)
+                self.sent(self.patches if patch is None else 1, wait)
         if self.stage == self.last:
             prediction = self.model.guide(predictions, part, step)
             for index in range(self.patches) if patch is None else [patch]:
                 own = self.model.piece(prediction, index) if patch is None else prediction
                 self.step_patch(x, own, step, index)
-        self.settle()
+
+    def through(self, part: Tensor, step: Step, condition: Any) -> Tensor:
+        """The hidden state of a part of x after this stage's blocks."""
+        if self.stage == 0:
+            return self.model.run_blocks(self.model.embed(part, step, self.model.branch), step, condition)
+        tokens = self.plan.tokens
+        length = tokens.local_size if self.model.window is None else tokens.shard_size
+        return self.model.run_blocks(self.receive(length), step, condition)
 
     def step_patch(self, x: Tensor, prediction: Tensor, step: Step, patch: int) -> None:
         """One scheduler step of one patch, in place, and on its way to the first stage."""
         piece = self.model.piece(x, patch)
         scheduler = self.schedulers[patch]
         piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
-        self.in_flight.append(self.back.send(piece.clone(), 0))
+        self.sent(1, self.back.send(piece.clone(), 0))
 
     def relay(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
         """What runs through all blocks once, [1, length, D]: from the stage before, through this one, to the next."""
@@ -131,17 +140,17 @@ class Pipeline:
         buffer = torch.empty(shape, dtype=self.model.dtype, device=self.model.device)
         return self.forward.receive(buffer, self.stage - 1)
 
-    def settle(self) -> None:
-        """Wait for what was sent longest ago, so that no more than one step's messages are in flight."""
-        limit = 2 * self.patches
-        while len(self.in_flight) > limit:
-            self.in_flight.pop(0)()
+    def sent(self, patches: int, wait: Callable[[], None]) -> None:
+        """A message of so many patches is on its way. No more than all patches twice are: their memory is kept."""
+        self.in_flight.append((patches, wait))
+        while sum(patches for patches, _ in self.in_flight) > MESSAGES * self.patches:
+            self.in_flight.pop(0)[1]()
 
     def advance(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
         """x was stepped patch by patch already; after the last step nothing stays in flight."""
         if step.index == self.plan.clip.steps - 1:
             self.fetch_all(x)
-            for wait in self.in_flight:
+            for _, wait in self.in_flight:
                 wait()
             self.in_flight.clear()
             self.model.window = None

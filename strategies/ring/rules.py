@@ -38,7 +38,15 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """The block in use, the block in flight, and the running output in fp32."""
+    """The block in use, the block in flight, what is seen of it, and the running output in fp32.
+
+    The first part becomes the running output: without a copy where it is in fp32. Of a text that stays where it is a
+    part comes before the others.
+    """
     if plan.degrees.ring > 1:
-        partial = plan.attention_tokens * plan.attention_heads[0] * (plan.facts.transformer.head_dim + 1) * FP32
-        yield Term("ring buffers", 2 * key_value_block(plan) + 2 * partial)
+        queries = plan.attention_tokens * plan.attention_heads[0]
+        part = queries * plan.facts.transformer.head_dim
+        beside = plan.facts.transformer.text_stream == "own"
+        running = part * FP32 * (plan.itemsize < FP32 or plan.degrees.ring > 2 or beside)
+        parts = part * plan.itemsize * (1 + (beside and plan.itemsize < FP32)) + 2 * queries * FP32
+        yield Term("ring buffers", 2 * key_value_block(plan) + parts + running, moment="attention")

@@ -32,7 +32,7 @@ class RowLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.group.all_reduce(F.linear(x, self.weight))
-        return out + self.bias if self.bias is not None else out
+        return out if self.bias is None else out.add_(self.bias)
 
 
 def cut_columns(linear: nn.Linear, group: Group) -> None:

@@ -48,9 +48,11 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Send and receive buffers of the fused exchange."""
+    """Send and receive buffers of the fused exchange; while attention runs, what was received."""
     if plan.degrees.ulysses == 1:
         return
     q_heads, k_heads = plan.attention_heads
     head = plan.attention_tokens * plan.facts.transformer.head_dim * plan.itemsize
-    yield Term("ulysses buffers", 2 * head * (q_heads + 2 * k_heads))
+    received = head * (q_heads + 2 * k_heads)
+    yield Term("ulysses buffers", 2 * received, moment="exchange")
+    yield Term("ulysses buffers", received, moment="attention")

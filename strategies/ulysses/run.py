@@ -20,10 +20,9 @@ def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -
     """[B, s, H, D] -> [B, U * s, H / U, D] for all three, in one exchange."""
     size = group.size
     k, v = spread_heads(k, size), spread_heads(v, size)
-    packed = torch.cat(
-        [torch.unflatten(x, 2, (size, -1)).movedim(2, 0) for x in (q, k, v)], dim=3
+    received = group.all_to_all(
+        torch.cat([torch.unflatten(x, 2, (size, -1)).movedim(2, 0) for x in (q, k, v)], dim=3)
     )  # [U, B, s, heads, D]
-    received = group.all_to_all(packed)
     q_heads, k_heads = q.shape[2] // size, k.shape[2] // size
     q, k, v = torch.split(join(received, patches), [q_heads, k_heads, k_heads], dim=2)
     return q, k, v
@@ -55,8 +54,7 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
 
     def wrap(inner: Attention) -> Attention:
         def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
-            q, k, v = scatter_heads(q, k, v, group, model.patches)
-            out = inner(q, k, v, own_heads(text, group))
+            out = inner(*scatter_heads(q, k, v, group, model.patches), own_heads(text, group))
             return gather_heads(out, group, model.patches)
 
         return attention
