@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from hybridgen.plan import FP32, Plan
 
 Phase = Literal["setup", "condition", "denoise", "decode"]
-Moment = Literal["", "block", "exchange", "attention"]
+Moment = Literal["", "block", "exchange", "attention", "step"]
 Overlap = Literal["", "attention", "next pass"]
 PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
 
@@ -59,8 +59,9 @@ class Term(NamedTuple):
     size: int
     phases: tuple[Phase, ...] = ("denoise",)
     moment: Moment = ""
-    """Of a block while denoising: outside its self-attention, while Q, K and V are sent to the ranks that attend, or
-    from then on until the attention's output is back; "" is all the time. Only the largest moment counts."""
+    """While denoising, in a block: outside its self-attention, while Q, K and V are sent to the ranks that attend, or
+    from then on until the attention's output is back; or in the scheduler's "step". "" is all the time. Only the
+    largest moment counts."""
 
 
 def by_strategy(messages: Iterable[Message]) -> dict[str, int]:

@@ -184,8 +184,8 @@ def test_buffers_take_the_memory_that_is_declared() -> None:
             keys = plan.tokens.padded // degrees.attn2d[1]
             heads = TRANSFORMER.heads // degrees.tp // degrees.ulysses
             assert terms.pop("K/V buffers") == 2 * layers * 2 * keys * heads * TRANSFORMER.head_dim * plan.itemsize
-            hidden = plan.tokens.local_size * TRANSFORMER.hidden * plan.itemsize
-            assert terms == ({} if stage else {"hidden states on their way": 2 * hidden})
+            (on_their_way,) = terms.values()
+            assert on_their_way == 2 * plan.tokens.local_size * (TRANSFORMER.prediction_channels if stage else 128) * 4
 
 
 def test_no_more_hidden_states_are_on_their_way_than_declared() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hybridgen.runtime.sequence import Shard
 from hybridgen.runtime.worker import apply_strategies
 from hybridgen.strategies import registry
 from hybridgen.traffic import SETUP, by_strategy
+from tests.live_bytes import LiveBytes
 from tests.ranks import run_ranks, without_memory
 from tests.tiny_vae import TINY, build_vae
 
@@ -122,6 +124,8 @@ class Outcome:
     """Bytes that every rank sent, by strategy."""
     declared: list[dict[str, int]]
     """Bytes that the strategies' rules say it sends."""
+    held: list[int] = field(default_factory=list)
+    """Bytes of the tensors that every rank held at its fullest while denoising, without weights, where they were counted."""
 
     def error(self, reference: Tensor) -> float:
         """||a - b|| / ||b||; not-a-number counts as infinite."""
@@ -139,31 +143,38 @@ def tiny_job(plan: Plan, attention: str = "auto") -> Job:
     return Job(plan, kernel, "cpu", "", "", SEED, nowhere, quiet=True)
 
 
-def run_plan(plan: Plan, attention: str = "auto") -> Outcome:
-    """Denoise, and decode where that is parallel, on forked CPU ranks through the worker's own functions."""
+def run_plan(plan: Plan, attention: str = "auto", count: bool = False) -> Outcome:
+    """Denoise, and decode where that is parallel, on forked CPU ranks through the worker's own functions.
+
+    `count`: count tensors, which takes time.
+    """
     job = tiny_job(plan, attention)
     models = experts(plan.dtype, plan.facts.transformer.layers)
 
-    def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int]]:
+    def run_here(context: RankContext) -> tuple[Tensor | None, Tensor | None, dict[str, int], int]:
         without_memory()
         rank = set_up(context, job)
         shard = Shard(plan.tokens, plan.layout.sequence_index(context.rank))
         model = Wan(plan, models, scheduler(), job.kernel, shard)
         model.set_inputs(Inputs(list(prompt_embeds().to(model.dtype))))
         apply_strategies(rank, model)
-        latents, frames = gather_latents(rank, model, denoise(rank, model)), None
+        weights = [p for expert in models for p in (*expert.parameters(), *expert.buffers())]
+        with LiveBytes(model.inputs.text, weights) if count else nullcontext() as tensors:
+            x = denoise(rank, model)
+        latents, frames = gather_latents(rank, model, x), None
         if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
             model.vae = build_vae(plan.facts.vae)
             frames = [chunk for chunk in model.decode(latents) if chunk is not None]
-        return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent)
+        held = tensors.peak if tensors else 0
+        return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), held
 
     results = run_ranks(plan.world_size, run_here, group=False)
-    sent = [{name: n for name, n in sent.items() if n} for *_, sent in results]
+    sent = [{name: n for name, n in sent.items() if n} for _, _, sent, _ in results]
     declared = [
         by_strategy(m for m in registry.traffic(plan, rank) if m.strategy != SETUP) for rank in range(plan.world_size)
     ]
-    latents, frames, _ = results[0]
-    return Outcome(latents, frames, sent, declared)
+    latents, frames, *_ = results[0]
+    return Outcome(latents, frames, sent, declared, [held for *_, held in results])
 
 
 def stock_frames(latents: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ its own is read; they are given up before the others are loaded.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -18,8 +19,9 @@ from hybridgen.traffic import PHASES, TOKEN_ID, Moment, Phase, Term
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
 """Phases in which transformers and VAE are there."""
-SCHEDULER_STATES = 5
-"""Copies of a rank's part of the latents: the state, two predictions that UniPC remembers, and two while it steps."""
+SCHEDULER_STATES = 4
+"""Copies of a rank's part of the latents between steps: the state, and what UniPC remembers, the state before and two
+predictions."""
 
 
 def terms(plan: Plan, rank: int = 0) -> list[Term]:
@@ -36,7 +38,8 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         Term("weights that read text", facts.experts * read * e, ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("text states", text_states(plan), ("denoise", "decode")),
-        Term("latents", latents(plan)),
+        Term("latents", latents(plan, rank)),
+        Term("scheduler's step", stepping(plan), moment="step"),
         Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
         *registry.memory(plan, rank),
         *activations(plan),
@@ -46,11 +49,12 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
 
 
 def fullest_moment(terms: Iterable[Term]) -> Moment:
-    """The moment of a block in which most is held."""
+    """The moment of denoising in which most is held."""
     sizes: Counter[Moment] = Counter()
     for term in terms:
         sizes[term.moment] += term.size
-    return max(("block", "exchange", "attention"), key=sizes.__getitem__)
+    del sizes[""]
+    return max(sizes, key=sizes.__getitem__)
 
 
 def text_states(plan: Plan) -> int:
@@ -97,22 +101,37 @@ def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
     return stream // plan.degrees.tp + words * first, words * (2 - first) + transformer.hidden
 
 
-def latents(plan: Plan) -> int:
-    """The whole noise, this rank's state with the scheduler's copies, predictions, rope's tables, a mask of padding.
+def latents(plan: Plan, rank: int) -> int:
+    """While blocks run: this rank's state with the scheduler's copies, the predictions of the branches before, rope's
+    tables, a mask of padding.
 
     Of given frames also what the autoencoder made of them: whole, and this rank's part.
     """
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
-    noise = channels * frames * rows * columns * FP32
-    state = SCHEDULER_STATES * local * transformer.prediction_channels * FP32
-    predictions = (plan.own_branches + 1) * local * transformer.prediction_channels * plan.itemsize
+    states = SCHEDULER_STATES if last_stage(plan, rank) else 1
+    state = states * local * transformer.prediction_channels * FP32
+    predictions = (plan.own_branches - 1) * local * transformer.prediction_channels * plan.itemsize
     # Positions of video that follow those of its text are every branch's own.
     tables = plan.own_branches if transformer.text_stream == "own" else plan.facts.experts
     rope = 2 * tables * local * transformer.head_dim * FP32
     mask = local * transformer.prediction_channels * FP32 if plan.facts.pads else 0
-    given = noise + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
-    return noise + state + predictions + rope + mask + given * (plan.clip.encoded_frames > 0)
+    whole = channels * frames * rows * columns * FP32
+    given = whole + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
+    return state + predictions + rope + mask + given * (plan.clip.encoded_frames > 0)
+
+
+def stepping(plan: Plan) -> int:
+    """Beside the latents: at the start the whole noise and its tokens, later the guided prediction, as it is and in
+    fp32, and the next state."""
+    numbers = plan.tokens.local_size * plan.facts.transformer.prediction_channels
+    whole = math.prod(plan.latent_shape) * FP32
+    return max(2 * whole, numbers * (plan.itemsize + 2 * FP32))
+
+
+def last_stage(plan: Plan, rank: int) -> bool:
+    """Whether this rank makes the scheduler's steps: the others of a pipeline keep the state alone."""
+    return plan.blocks(rank).stop == plan.facts.transformer.layers
 
 
 def peak(plan: Plan, rank: int = 0) -> int:

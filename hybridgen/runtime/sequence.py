@@ -72,7 +72,7 @@ class Shard:
                 shape[dim] = missing
                 piece = torch.cat([piece, piece.new_zeros(shape)], dim)
             pieces.append(piece)
-        return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, dim)
+        return torch.cat(pieces, dim)  # a copy, also of one piece: a view would keep the full sequence
 
     def assemble(self, shards: list[Tensor]) -> Tensor:
         """The full sequence [B, S, ...] from every rank's shard, in order; padding is dropped."""

@@ -41,4 +41,4 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """The two gathered predictions."""
     if plan.degrees.cfg > 1:
-        yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize)
+        yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize, moment="step")

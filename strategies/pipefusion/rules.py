@@ -18,7 +18,7 @@ RULES = {
 }
 
 MESSAGES = 2
-"""Hidden states of all patches that may be on their way from a stage to the next."""
+"""How often all patches may be on their way from a stage to the next: hidden states, or latents to the first."""
 
 
 def parse(text: str) -> tuple[int, tuple[int, ...]]:
@@ -74,18 +74,20 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Hidden states on their way, and K/V of every layer of the stage and branch: the keys that this rank attends to.
+    """What is on its way to the next stage, and K/V of every layer of the stage and branch.
 
-    Keys are the whole sequence's, or with attention2d those of its column, of this rank's heads. Without stale steps
-    none are kept.
+    Keys are those that this rank attends to: the whole sequence's, or with attention2d those of its column, of this
+    rank's heads. Without stale steps none are kept.
     """
     if plan.degrees.pipefusion == 1:
         return
-    if plan.blocks(rank).stop < plan.facts.transformer.layers:
-        hidden = plan.tokens.local_size * plan.facts.transformer.hidden * plan.itemsize
-        yield Term("hidden states on their way", MESSAGES * hidden)
+    transformer = plan.facts.transformer
+    last = plan.blocks(rank).stop == transformer.layers
+    token = transformer.prediction_channels * FP32 if last else transformer.hidden * plan.itemsize
+    name = "latents on their way" if last else "hidden states on their way"
+    yield Term(name, MESSAGES * plan.tokens.local_size * token)
     if plan.exact:
         return
     keys = plan.tokens.padded // plan.degrees.attn2d[1]
-    key_values = 2 * keys * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
+    key_values = 2 * keys * plan.attention_heads[1] * transformer.head_dim * plan.itemsize
     yield Term("K/V buffers", key_values * len(plan.blocks(rank)) * plan.own_branches)
