@@ -125,7 +125,7 @@ class Outcome:
     declared: list[dict[str, int]]
     """Bytes that the strategies' rules say it sends."""
     held: list[int] = field(default_factory=list)
-    """Bytes of the tensors that every rank held at its fullest while denoising, without weights, where they were counted."""
+    """Bytes of the tensors that every rank held at its fullest while denoising, without weights; [] if not counted."""
 
     def error(self, reference: Tensor) -> float:
         """||a - b|| / ||b||; not-a-number counts as infinite."""
