@@ -1,6 +1,6 @@
-"""Predicted against measured on this machine's CPU: step time of one and two ranks, and peak memory of up to four.
+"""Predicted against measured on this machine's CPU: step time of one and two ranks.
 
-`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (15 minutes on two idle cores). First the
+`python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (some minutes on two idle cores). First the
 machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
 of two ranks, and the median of some runs stands beside the prediction. Memory: benchmarks/planner_memory.py.
 """
@@ -19,7 +19,6 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from benchmarks import planner_memory
 from benchmarks.contenders import Size, denoiser
 from benchmarks.turns import CALM, machine, taken_by_others
 from hybridgen.degrees import Degrees
@@ -103,40 +102,20 @@ def times() -> list[str]:
     return lines
 
 
-def peaks() -> list[str]:
-    """The section on memory."""
-    about = f"{planner_memory.RUNS} runs each; the last column is the error in the run where it is largest."
-    lines, errors = shown(f"## Peak memory\n\n- {machine()}\n\n{about}", planner_memory.HEAD), []
-    for line, error in planner_memory.rows():
-        lines += shown(line)
-        errors.append(error)
-    return lines + shown(planner_memory.summary(errors))
-
-
 def shown(*lines: str) -> list[str]:
     print("\n".join(lines), flush=True)
     return list(lines)
 
 
-def sections(file: Path) -> dict[str, str]:
-    """What a file of results holds, by heading."""
-    parts = file.read_text().split("\n## ")[1:] if file.exists() else []
-    return {part.split("\n", 1)[0]: f"## {part.strip()}" for part in parts}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file to write the tables to")
-    parser.add_argument("--only", choices=("times", "peaks"), help="measure one part, and leave the other in the file")
+    parser.add_argument("--out", type=Path, help="file to write the table to")
     args = parser.parse_args()
     torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
     quiet_libraries()
-    found = sections(args.out) if args.out else {}
-    for heading, measure in (("Step time", times), ("Peak memory", peaks)):
-        if args.only in (None, measure.__name__):
-            found[heading] = "\n".join(measure())
+    lines = times()
     if args.out:
-        args.out.write_text("\n\n".join(["Written by benchmarks/planner_cpu.py.", *found.values()]) + "\n")
+        args.out.write_text("\n".join(["Written by benchmarks/planner_cpu.py.\n", *lines]) + "\n")
     return 0
 
 

@@ -88,7 +88,10 @@ def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
 
 
 def _memory(candidate: Candidate) -> list[str]:
-    rows = [[term.name, f"{term.size / 1e9:.3g}", ", ".join(term.phases)] for term in candidate.terms]
+    rows = [
+        [term.name, f"{term.size / 1e9:.3g}", ", ".join(term.phases) + (f" ({term.moment})" if term.moment else "")]
+        for term in candidate.terms
+    ]
     held = phase_sizes(candidate.terms)
     rows += [[f"in all, {phase}", f"{total / 1e9:.3g}", ""] for phase, total in held.items()]
     widest = max(len(row[2]) for row in rows)

@@ -50,6 +50,8 @@ class Hardware:
     """What the kernels of matrix products keep at most of a matrix that they packed (B)."""
     freed: Constant
     """What the allocator keeps of freed blocks on a rank that decodes (B)."""
+    scattered: Constant
+    """What it keeps free while denoising, times what a block of the transformer holds above ROOM (1)."""
     unfolded: Constant
     """Size, as channels x frames x rows, up to which a rank alone unfolds the input of a 3x3x3 convolution into 27
     copies (1); 0 where kernels need none."""

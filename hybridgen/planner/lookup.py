@@ -86,7 +86,7 @@ def _constant(value: Any, file: str, key: str, refuse: Any) -> Constant:
 
 
 _MAY_BE_ZERO = (
-    *("memory", "reserve", "first", "packed", "freed", "unfolded", "channel_block", "slowdown"),
+    *("memory", "reserve", "first", "packed", "freed", "scattered", "unfolded", "channel_block", "slowdown"),
     *("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored"),
 )
 

@@ -16,6 +16,9 @@ from hybridgen.planner.reasons import explained
 from hybridgen.strategies.parallel_vae import rules as parallel_vae
 from hybridgen.traffic import PHASES, Term
 
+ROOM = 4_000_000
+"""Bytes that a block of the transformer finds among what a process has free at the start, which is in `reserve`."""
+
 
 def search(ask: Ask) -> Recommendation:
     """All plans for exactly `ask.gpus` GPUs that are legal and fit, ranked; there may be none."""
@@ -49,10 +52,13 @@ def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term,
     rank = memory.fullest_rank(plan) if rank is None else rank
     context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
     freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
+    own = memory.terms(plan, rank)
+    working = sum(term.size for term in own if term.moment)
     terms = [
-        *memory.terms(plan, rank),
+        *own,
         Term("packed matrices", min(memory.largest_matrix(plan), int(hardware.packed.value)), ("denoise", "decode")),
         *parallel_vae.workspace(plan, rank, hardware.unfolded.value, int(hardware.channel_block.value)),
+        Term("scattered blocks", int(hardware.scattered.value * max(working - ROOM, 0)), ("denoise",)),
         Term("freed blocks", freed, ("decode",)),
         Term("context", context, PHASES),
     ]
