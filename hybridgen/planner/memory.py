@@ -41,8 +41,8 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         Term("latents", latents(plan, rank)),
         Term("scheduler's step", stepping(plan), moment="step"),
         Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
-        *registry.memory(plan, rank),
         *activations(plan),
+        *registry.memory(plan, rank),
     ]
     moment = fullest_moment(found)
     return [term for term in found if term.size and term.moment in ("", moment)]
