@@ -159,6 +159,10 @@ class Plan:
         start = sum(self.stage_sizes[:stage])
         return range(start, start + self.stage_sizes[stage])
 
+    def is_last_stage(self, rank: int) -> bool:
+        """Whether a rank holds the last blocks, and so makes predictions and the scheduler's steps."""
+        return self.blocks(rank).stop == self.facts.transformer.layers
+
     @property
     def heads(self) -> tuple[int, int]:
         """(query heads, K/V heads) of one rank before Ulysses splits them further."""
@@ -175,3 +179,8 @@ class Plan:
     def attention_tokens(self) -> int:
         """Tokens of one rank's attention before K/V is exchanged: those of its ulysses group, padding included."""
         return self.tokens.local_size * self.degrees.ulysses
+
+    @property
+    def key_value_block(self) -> int:
+        """Bytes of K and V that one rank of a cp group holds before the exchange."""
+        return 2 * self.attention_tokens * self.attention_heads[1] * self.facts.transformer.head_dim * self.itemsize

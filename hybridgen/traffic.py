@@ -18,6 +18,7 @@ Phase = Literal["setup", "condition", "denoise", "decode"]
 Moment = Literal["", "block", "exchange", "attention", "step"]
 Overlap = Literal["", "attention", "next pass"]
 PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
+MOMENTS: tuple[Moment, ...] = ("block", "exchange", "attention", "step")
 
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
@@ -59,9 +60,9 @@ class Term(NamedTuple):
     size: int
     phases: tuple[Phase, ...] = ("denoise",)
     moment: Moment = ""
-    """While denoising, in a block: outside its self-attention, while Q, K and V are sent to the ranks that attend, or
-    from then on until the attention's output is back; or in the scheduler's "step". "" is all the time. Only the
-    largest moment counts."""
+    """Of denoising, when it is not held all the time: in a block, outside its self-attention ("block"), while Q, K and
+    V are sent to the ranks that attend ("exchange"), or from then until the output is back ("attention"); outside the
+    blocks, in the scheduler's "step". Only the fullest of these counts."""
 
 
 def by_strategy(messages: Iterable[Message]) -> dict[str, int]:

@@ -39,6 +39,10 @@ SPLITS: tuple[dict[str, Any], ...] = (
     {"ulysses": 2, "ring": 2},
     {"ulysses": 2, "attn2d": (2, 2)},
     {"tp": 2, "attn2d": (2, 2)},
+    {"pipefusion": 2, "attn2d": (4, 1)},
+    {"pipefusion": 2, "attn2d": (2, 2)},
+    {"pipefusion": 2, "attn2d": (1, 4)},
+    {"pipefusion": 2, "ulysses": 2, "ring": 2},
 )
 TEXT = 512
 
@@ -93,14 +97,15 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_block(facts: ModelFacts, dtype: str, degrees: dict[str, Any]) -> Any:
     """A rank's model with one block, on the meta device, cut and wrapped by its strategies."""
     facts = replace(facts, transformer=replace(facts.transformer, layers=1), experts=1)
-    plan = Plan(facts, clip_of(Request(), facts), Degrees(**degrees), dtype=dtype)
+    plan = Plan(facts, clip_of(Request(), facts), Degrees(**degrees), dtype=dtype, patches=4, warmup=1)
     expert = transformer(facts).to(getattr(torch, dtype))
     for block in blocks(expert):
         if hasattr(block, "scale_shift_table"):  # kept in fp32, as from_pretrained does
             block.scale_shift_table.data = block.scale_shift_table.data.float()
     model = denoiser(facts)(plan, [expert], MagicMock(), KERNELS[0], Shard(plan.tokens, 0))
     for strategy in registry.active(plan):
-        strategy.apply(model, Mesh(plan), plan)
+        if strategy.name != "pipefusion":  # which changes what runs through a block, not the block
+            strategy.apply(model, Mesh(plan), plan)
     return model
 
 
@@ -150,7 +155,7 @@ def test_activations_and_buffers_are_what_a_block_holds(name: str, dtype: str) -
     for degrees in SPLITS:
         for one in (facts, thin):
             model = one_block(one, dtype, degrees)
-            declared = sum(term.size for term in memory.terms(model.plan) if term.moment)
+            declared = sum(term.size for term in memory.terms(model.plan) if term.moment and term.moment != "step")
             assert declared == pytest.approx(most_held(model), rel=0.03), (degrees, one.transformer.ffn)
 
 

@@ -62,7 +62,7 @@ class SelfAttention:
     ) -> Tensor:
         assert encoder_hidden_states is None and attention_mask is None and image_rotary_emb is not None
         q, k, v = (to(hidden_states).unflatten(2, (attn.heads, -1)) for to in (attn.to_q, attn.to_k, attn.to_v))
-        q = rotate(attn.norm_q(q), *image_rotary_emb)  # one after the other: nothing is kept that is not needed
+        q = rotate(attn.norm_q(q), *image_rotary_emb)  # what it was made of is gone when k is rotated
         k = rotate(attn.norm_k(k), *image_rotary_emb)
         out = self.model.attention(q, k, v, None)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
@@ -118,8 +118,8 @@ class Cosmos(Denoiser):
         self._rope: tuple[Tensor, Tensor] | None = None
         self._frames: Tensor | None = None
         for block in self.blocks():
+            block.attn1.set_processor(SelfAttention(self))
             block.attn2.set_processor(TextAttention())
-        self.own_attention()
 
     @property
     def transformer(self) -> Any:
@@ -129,10 +129,6 @@ class Cosmos(Denoiser):
     @classmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> CosmosEncoder:
         return CosmosEncoder(plan, folder, device)
-
-    def own_attention(self) -> None:
-        for block in self.blocks():
-            block.attn1.set_processor(SelfAttention(self))
 
     def set_inputs(self, inputs: Inputs) -> None:
         """Text is projected here, once; what comes of the given frames is cut."""

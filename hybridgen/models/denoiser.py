@@ -123,9 +123,6 @@ class Denoiser(ABC):
         """
         return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
 
-    def own_attention(self) -> None:
-        """Let every block call `self.attention`, where the stock modules would not."""
-
     def needed_for_inputs(self, key: str) -> bool:
         """Whether set_inputs() needs this parameter of a transformer; others are read when it is done."""
         return True
@@ -159,7 +156,6 @@ class Denoiser(ABC):
     def wrap_attention(self, wrap: Callable[[Attention], Attention]) -> None:
         """Put an exchange around the attention."""
         self.attention = wrap(self.attention)
-        self.own_attention()
 
     # Blocks
 

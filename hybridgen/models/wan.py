@@ -33,7 +33,7 @@ class Condition:
 
 
 class SelfAttention:
-    """Attention processor of diffusers for self-attention that is split over ranks or uses a chosen kernel."""
+    """Attention processor of diffusers for self-attention, which hands Q, K and V to the model's own."""
 
     def __init__(self, model: Wan) -> None:
         self.model = model
@@ -49,7 +49,7 @@ class SelfAttention:
         assert encoder_hidden_states is None and attention_mask is None and rotary_emb is not None
         q, k = self.model.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
         q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, attn.to_v(hidden_states)))
-        q = rotate(q, *rotary_emb)  # one after the other: nothing is kept that is not needed
+        q = rotate(q, *rotary_emb)  # what it was made of is gone when k is rotated
         k = rotate(k, *rotary_emb)
         out = self.model.attention(q, k, v, None)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
@@ -94,7 +94,10 @@ def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding on neighbouring pairs of channels, in the tables' precision."""
     even, odd = torch.unflatten(x_BSHD, -1, (-1, 2)).unbind(-1)
     c, s = cos[..., 0::2], sin[..., 1::2]
-    return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2).type_as(x_BSHD)
+    out = torch.empty_like(x_BSHD)
+    out[..., 0::2] = even * c - odd * s
+    out[..., 1::2] = even * s + odd * c
+    return out
 
 
 class Wan(Denoiser):
@@ -113,8 +116,8 @@ class Wan(Denoiser):
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
         for index, expert in enumerate(experts):
             for block in expert.blocks:
+                block.attn1.set_processor(SelfAttention(self))
                 block.attn2.set_processor(self.cross_attention(index))
-        self.own_attention()
 
     @classmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> WanEncoder:
@@ -123,10 +126,6 @@ class Wan(Denoiser):
     def cross_attention(self, expert: int) -> TextAttention:
         """The attention processor for one block's cross-attention."""
         return TextAttention(self)
-
-    def own_attention(self) -> None:
-        for block in self.blocks():
-            block.attn1.set_processor(SelfAttention(self))
 
     def set_inputs(self, inputs: Inputs) -> None:
         super().set_inputs(inputs)

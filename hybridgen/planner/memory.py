@@ -9,13 +9,12 @@ its own is read; they are given up before the others are loaded.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 
 from hybridgen.plan import FP32, Plan
 from hybridgen.planner.activations import activations
 from hybridgen.strategies import registry
-from hybridgen.traffic import PHASES, TOKEN_ID, Moment, Phase, Term
+from hybridgen.traffic import MOMENTS, PHASES, TOKEN_ID, Phase, Term
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
 """Phases in which transformers and VAE are there."""
@@ -44,17 +43,8 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
         *activations(plan),
         *registry.memory(plan, rank),
     ]
-    moment = fullest_moment(found)
-    return [term for term in found if term.size and term.moment in ("", moment)]
-
-
-def fullest_moment(terms: Iterable[Term]) -> Moment:
-    """The moment of denoising in which most is held."""
-    sizes: Counter[Moment] = Counter()
-    for term in terms:
-        sizes[term.moment] += term.size
-    del sizes[""]
-    return max(sizes, key=sizes.__getitem__)
+    fullest = max(MOMENTS, key=lambda moment: sum(term.size for term in found if term.moment == moment))
+    return [term for term in found if term.size and term.moment in ("", fullest)]
 
 
 def text_states(plan: Plan) -> int:
@@ -109,7 +99,7 @@ def latents(plan: Plan, rank: int) -> int:
     """
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
-    states = SCHEDULER_STATES if last_stage(plan, rank) else 1
+    states = SCHEDULER_STATES if plan.is_last_stage(rank) else 1  # the others keep the state alone
     state = states * local * transformer.prediction_channels * FP32
     predictions = (plan.own_branches - 1) * local * transformer.prediction_channels * plan.itemsize
     # Positions of video that follow those of its text are every branch's own.
@@ -127,11 +117,6 @@ def stepping(plan: Plan) -> int:
     numbers = plan.tokens.local_size * plan.facts.transformer.prediction_channels
     whole = math.prod(plan.latent_shape) * FP32
     return max(2 * whole, numbers * (plan.itemsize + 2 * FP32))
-
-
-def last_stage(plan: Plan, rank: int) -> bool:
-    """Whether this rank makes the scheduler's steps: the others of a pipeline keep the state alone."""
-    return plan.blocks(rank).stop == plan.facts.transformer.layers
 
 
 def peak(plan: Plan, rank: int = 0) -> int:

@@ -53,7 +53,7 @@ def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term,
     context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
     freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
     own = memory.terms(plan, rank)
-    working = sum(term.size for term in own if term.moment)
+    working = sum(term.size for term in own if term.moment)  # what the fullest moment holds
     terms = [
         *own,
         Term("packed matrices", min(memory.largest_matrix(plan), int(hardware.packed.value)), ("denoise", "decode")),

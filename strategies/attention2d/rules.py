@@ -36,21 +36,23 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """The most of: gathered Q, K and V with what is seen of them; partial outputs on both sides of their exchange;
-    those of the own queries with their sum in fp32 and in the plan's dtype. Beside it, what is seen of a text that no
-    exchange brings.
-    """
+    """The most that is held at once for the exchanges. Shards of several patches are copied when they are joined."""
     rows, cols = plan.degrees.attn2d
     if rows * cols == 1:
         return
-    q_heads, k_heads = plan.attention_heads
+    queries = plan.attention_tokens * plan.attention_heads[0]
     head_dim, e = plan.facts.transformer.head_dim, plan.itemsize
-    tokens = plan.attention_tokens
-    out, key_value = tokens * q_heads * head_dim * e, 2 * tokens * k_heads * head_dim * e
-    partial = tokens * q_heads * (head_dim * e + FP32)
-    sending = key_value * (rows + 1) * (rows > 1)
-    seeing = key_value * rows * (rows > 1) + out * cols * (1 + (cols > 1))
-    merging = cols * partial + tokens * q_heads * head_dim * (FP32 + (e if e < FP32 else 0))
-    beside = partial * (plan.facts.transformer.text_stream == "own")
-    size = max(sending, seeing, 2 * cols * partial, merging) if cols > 1 or beside else max(sending, seeing)
-    yield Term("attention2d buffers", size + beside, moment="attention")
+    out, partial, key_value = queries * head_dim * e, queries * (head_dim * e + FP32), plan.key_value_block
+    sum_fp32, sum_own = queries * head_dim * FP32, out if e < FP32 else 0
+    beside = partial * (plan.facts.transformer.text_stream == "own")  # of a text that no exchange brings
+    copied = plan.tokens.patches > 1
+    keys, gathered = rows * key_value * (rows > 1), cols * out * (cols > 1)
+    merged = cols > 1 or beside > 0
+    most = max(
+        (2 * keys if copied else keys + key_value) * (rows > 1),  # K and V: own and gathered, or gathered and joined
+        keys + 2 * gathered * copied,  # Q: gathered and joined
+        keys + gathered + cols * out,  # Q, and what is seen of K and V
+        2 * cols * partial * (cols > 1),  # partial outputs on both sides of their exchange
+        (cols * partial + sum_fp32 + sum_own) * merged,  # partial outputs of the own queries, their sum, and the result
+    )
+    yield Term("attention2d buffers", most + beside, moment="attention")

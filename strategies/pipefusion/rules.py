@@ -17,7 +17,7 @@ RULES = {
     "pipefusion-stages": "The stages hold every block of the transformer once, in order.",
 }
 
-MESSAGES = 2
+IN_FLIGHT = 2
 """How often all patches may be on their way from a stage to the next: hidden states, or latents to the first."""
 
 
@@ -82,10 +82,11 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     if plan.degrees.pipefusion == 1:
         return
     transformer = plan.facts.transformer
-    last = plan.blocks(rank).stop == transformer.layers
-    token = transformer.prediction_channels * FP32 if last else transformer.hidden * plan.itemsize
-    name = "latents on their way" if last else "hidden states on their way"
-    yield Term(name, MESSAGES * plan.tokens.local_size * token)
+    if plan.is_last_stage(rank):
+        name, token = "latents on their way", transformer.prediction_channels * FP32
+    else:
+        name, token = "hidden states on their way", transformer.hidden * plan.itemsize
+    yield Term(name, IN_FLIGHT * plan.tokens.local_size * token)
     if plan.exact:
         return
     keys = plan.tokens.padded // plan.degrees.attn2d[1]

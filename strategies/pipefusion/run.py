@@ -20,7 +20,7 @@ from hybridgen.models.slots import Step
 from hybridgen.plan import Plan
 from hybridgen.runtime.comm import Group
 from hybridgen.runtime.mesh import Mesh
-from hybridgen.strategies.pipefusion.rules import MESSAGES
+from hybridgen.strategies.pipefusion.rules import IN_FLIGHT
 
 
 class Buffers:
@@ -143,7 +143,7 @@ class Pipeline:
     def sent(self, patches: int, wait: Callable[[], None]) -> None:
         """A message of so many patches is on its way. No more than all patches twice are: their memory is kept."""
         self.in_flight.append((patches, wait))
-        while sum(patches for patches, _ in self.in_flight) > MESSAGES * self.patches:
+        while sum(patches for patches, _ in self.in_flight) > IN_FLIGHT * self.patches:
             self.in_flight.pop(0)[1]()
 
     def advance(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:

@@ -24,17 +24,12 @@ def violations(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def key_value_block(plan: Plan) -> int:
-    """Bytes of K and V that one rank of a cp group holds before the exchange."""
-    return 2 * plan.attention_tokens * plan.attention_heads[1] * plan.facts.transformer.head_dim * plan.itemsize
-
-
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Per layer and pass: K/V of one block to the next neighbour, R - 1 times."""
     ring = plan.degrees.ring
     if ring > 1:
         count = plan.passes * len(plan.blocks(rank)) * (ring - 1)
-        yield Message("ring", "ring", "p2p", "K V", key_value_block(plan), count, overlaps="attention")
+        yield Message("ring", "ring", "p2p", "K V", plan.key_value_block, count, overlaps="attention")
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
@@ -49,4 +44,4 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
         beside = plan.facts.transformer.text_stream == "own"
         running = part * FP32 * (plan.itemsize < FP32 or plan.degrees.ring > 2 or beside)
         parts = part * plan.itemsize * (1 + (beside and plan.itemsize < FP32)) + 2 * queries * FP32
-        yield Term("ring buffers", 2 * key_value_block(plan) + parts + running, moment="attention")
+        yield Term("ring buffers", 2 * plan.key_value_block + parts + running, moment="attention")

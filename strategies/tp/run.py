@@ -74,4 +74,3 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     for block in model.blocks():
         cut_block(block, model.cuts, group)
     model.norm = lambda *pairs: norm_over_ranks(group, *pairs)
-    model.own_attention()  # the stock modules know nothing of other ranks
