@@ -199,15 +199,31 @@ def test_more_gpus_than_a_machine_has_are_started_on_several(monkeypatch: pytest
     assert refusal.value.tries == ("torchrun --nnodes 2 --nproc-per-node 6 ... -m hybridgen run ...",)
 
 
-@pytest.mark.parametrize("words", ["--ring 3", "--gpus 3", "--usp 1x3", "--attn2d 3x1 --order row,col --vae 3"])
+@pytest.mark.parametrize(
+    ("words", "has", "started"),
+    [
+        ("--ring 3", 3, 4),
+        ("--gpus 3", 3, 4),
+        ("--usp 1x3", 3, 4),
+        ("--attn2d 3x1 --order row,col --vae 3", 3, 4),
+        ("--recipe r.yaml", 6, 2),  # degrees that no flag gave have to go as well
+    ],
+)
 def test_a_launcher_with_other_ranks_is_told_both_ways_out(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str,
+    has: int,
+    started: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    (tmp_path / "r.yaml").write_text("parallel: {cfg: 2, ring: 3}\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("WORLD_SIZE", str(started))
     assert call(["run", "--model", "demo", "--device", "cpu", "-p", "x", *words.split()]) == 2
     *_, first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("error[world-size]: the launcher started 4 ranks and the plan has 3 (")
-    assert "nearest: start 3, or " in first and first.endswith(" on 4")
+    assert first.startswith(f"error[world-size]: the launcher started {started} ranks and the plan has {has} (")
+    assert f"nearest: start {has}, or " in first and first.endswith(f" on {started}")
     assert call([*shlex.split(last.removeprefix("  try:  hybridgen ")), "--dry-run"]) == 0
-    assert "4 ranks" in capsys.readouterr().out
+    assert f"{started} ranks" in capsys.readouterr().out

@@ -6,7 +6,6 @@ hosts.py gives.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -42,11 +41,8 @@ def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
         return Span(size, 1)
     if domain % stride == 0 and block % domain == 0:
         return Span(size, domain // stride)
-    # Blocks lie alike after some, and in a block the groups between the places of two borders in a stride.
-    starts = set()
-    for first in range(0, min(world, math.lcm(block, domain)), block):
-        borders = range(first // domain * domain + domain, first + block, domain)
-        starts |= {first, *(first + (border - first) % stride for border in borders)}
+    # The first and the last group of a block: if a border of domains lies in the block, one of them crosses it.
+    starts = (first + offset for first in range(0, world, block) for offset in (0, stride - 1))
     return min((span_of_ranks(range(s, s + block, stride), domain) for s in starts), key=lambda s: s.together)
 
 
