@@ -17,6 +17,7 @@ from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
 from hybridgen.planner import recommend, refusals, report
 from hybridgen.planner.ask import Recommendation, ask_for, rounder
+from hybridgen.planner.hosts import spread
 from hybridgen.planner.lookup import find
 from hybridgen.planner.ranking import Candidate, kinds, tie_share
 from hybridgen.planner.search import search
@@ -152,6 +153,11 @@ def counts(
             message = f"--gpus {gpus} cannot be spread over {hosts}; nearest: {near}"
             raise RequestError("gpus", message, tries=[{"gpus": str(near)}])
         per_node = gpus // nodes
+    elif per_node is not None and gpus > per_node:
+        share = spread(gpus, per_node)
+        if share.even and share.each < per_node:
+            message = f"--gpus-per-node {per_node} does not divide {gpus} GPUs; nearest: {share.each}"
+            raise RequestError("gpus", message, tries=[{"gpus-per-node": str(share.each)}])
     return gpus, per_node
 
 

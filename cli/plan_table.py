@@ -8,6 +8,7 @@ from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, 
 from hybridgen.evidence import results
 from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.cost import cost
+from hybridgen.planner.hosts import ranks_of_domain, spread
 from hybridgen.planner.orders import domains, used_axes
 from hybridgen.planner.ranking import Candidate
 
@@ -21,9 +22,9 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     guided = "guidance on" if plan.branches == 2 else "no guidance"
     what = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {clip.steps} steps, {guided}, {DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
-    if gpus > hardware.domain:
-        count = -(-gpus // hardware.domain)
-        place += f" in {count} {domains(hardware)}s of {hardware.domain}, {hardware.outside.name} between them"
+    if gpus > (size := ranks_of_domain(gpus, hardware)):
+        each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
+        place += f" in {-(-gpus // size)} {domains(hardware)}s {each}, {hardware.outside.name} between them"
     note = " (no --hardware given)" if assumed else ""
     source = "given by --anchor" if "--anchor" in hardware.attention.origin else "predicted"
     fitting_count = len(found.candidates)
@@ -70,7 +71,7 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
                 c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
             ]
         )  # fmt: skip
-    across = found.ask.gpus > found.ask.hardware.domain
+    across = found.ask.gpus > ranks_of_domain(found.ask.gpus, found.ask.hardware)
     drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
     return fitting(titles, _left_last(titles, rows), (*drop, "speed-up", "comm", "eff"), left=2)
 
@@ -135,11 +136,10 @@ def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
 
 def hosts_line(found: Recommendation) -> list[str]:
     """How the command is started on several hosts."""
-    gpus, per_node = found.ask.gpus, found.ask.hardware.per_node
-    if gpus <= per_node:
+    hosts = spread(found.ask.gpus, found.ask.hardware.per_node, found.ask.hardware.domain)
+    if hosts.number == 1:
         return []
-    launcher = f"torchrun --nnodes {-(-gpus // per_node)} --nproc-per-node {per_node} ... -m hybridgen run"
-    return paragraph("", f"on each host as {launcher} ..., or under srun")
+    return paragraph("", f"on each host as {hosts.torchrun}, or under srun")
 
 
 def rest_line(found: Recommendation, gpus: int) -> list[str]:

@@ -45,7 +45,8 @@ OTHERS = {
     "engine-place": "The other engine's runner is started once and makes its own ranks.",
     "explain": "--explain takes the number of a plan in the table above it.",
     "fps": WHOLE,
-    "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees.",
+    "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees. Every host "
+    "takes as many, so that one command starts them all.",
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
     guardrail.RULE: guardrail.WHY,
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",

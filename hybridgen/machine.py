@@ -7,8 +7,10 @@ import os
 from hybridgen import launcher
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
+from hybridgen.planner.candidates import nearest_plans
 from hybridgen.planner.fill import fill, machine_of
 from hybridgen.planner.hardware import Hardware
+from hybridgen.planner.hosts import spread
 from hybridgen.planner.lookup import find
 from hybridgen.planner.memory import peak
 from hybridgen.planner.ranking import Candidate
@@ -84,10 +86,12 @@ def crowded(ranks: int) -> str | None:
 
 
 def check_machine(plan: Plan, device: str) -> None:
-    """Enough GPUs, or enough memory for all ranks, on this machine."""
-    if launcher.place() is not None:
+    """Enough GPUs, or enough memory for all ranks, on this machine; as many ranks as another launcher started."""
+    world, place = plan.world_size, launcher.place()
+    if place is not None:
+        if place.world != world:
+            raise _other_world(plan, place.world)
         return
-    world = plan.world_size
     if device == "cuda":
         count = count_gpus()
         if world > count:
@@ -95,7 +99,7 @@ def check_machine(plan: Plan, device: str) -> None:
                 "gpus-present",
                 f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
                 "or more machines under torchrun or srun",
-                tries=[f"torchrun --nnodes {-(-world // max(count, 1))} --nproc-per-node {count} -m hybridgen run ..."],
+                tries=[spread(world, max(count, 1)).torchrun],
             )
         return
     needed = sum(peak(plan, rank) for rank in range(world))
@@ -107,3 +111,16 @@ def check_machine(plan: Plan, device: str) -> None:
             f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs; nearest: --model demo",
             tries=[{"dry-run": ""}],
         )
+
+
+def _other_world(plan: Plan, world: int) -> RequestError:
+    """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
+    close = nearest_plans(plan, world, 1)
+    ones = {name: "1x1" if name == "attn2d" else "1" for name in plan.degrees.named()}
+    dropped = dict.fromkeys(("usp", "patches", "warmup", "order"), None)
+    return RequestError(
+        "world-size",
+        f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees}); "
+        f"nearest: start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close),
+        tries=[{**ones, **dropped, "gpus": str(world), **other.degrees.named()} for other in close],
+    )

@@ -229,7 +229,9 @@ def test_the_wrong_number_of_joined_ranks_is_refused(tmp_path: Path) -> None:
         [sys.executable, "-m", "hybridgen", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error[world-size]: the launcher started 2 ranks and the plan has 4")
+    first, last = done.stderr.splitlines()[-2:]
+    assert first.startswith("error[world-size]: the launcher started 2 ranks and the plan has 4") and "nearest: " in first
+    assert last.startswith("  try:  hybridgen run --model demo --ulysses 2 ")
 
 
 @pytest.mark.parametrize("words", ["--pipefusion 2 --warmup 4 --dtype bfloat16", "--ulysses 2 --vae 2"])

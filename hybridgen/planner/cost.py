@@ -14,6 +14,7 @@ from hybridgen.degrees import Degrees
 from hybridgen.plan import Plan
 from hybridgen.planner import compute, decode
 from hybridgen.planner.hardware import Hardware
+from hybridgen.planner.hosts import ranks_of_domain
 from hybridgen.planner.topology import Span, exchange_seconds, link, span
 from hybridgen.strategies import registry
 from hybridgen.traffic import Message
@@ -94,9 +95,9 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
 
 def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
     """Where the denoise time goes; every rank's is the same but for padding."""
-    items = _computing(plan, hardware)
+    items, domain = _computing(plan, hardware), ranks_of_domain(plan.world_size, hardware)
     for message in denoise_messages(plan):
-        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, hardware.domain)))
+        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, domain)))
     return [item for item in _joined(items) if item.seconds or item.size]
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from hybridgen.degrees import Degrees
 from hybridgen.plan import FP32, Plan
 from hybridgen.planner.hardware import Hardware, Link
+from hybridgen.planner.hosts import ranks_of_domain
 from hybridgen.planner.topology import Span, link, span
 from hybridgen.strategies.parallel_vae import rules
 
@@ -84,7 +85,7 @@ def _split_seconds(
 
 
 def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
-    return link(hardware, where or span(plan.layout, "vae", hardware.domain))
+    return link(hardware, where or span(plan.layout, "vae", ranks_of_domain(plan.world_size, hardware)))
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Hardware:
     """Between the GPUs of a domain."""
     outside: Link
     """Between domains."""
+    shared_bus: bool
+    """Whether what leaves a domain crosses the inside link as well, as on PCIe, where the network's adapters hang."""
     domain: int
     """GPUs that the inside link joins."""
     per_node: int
@@ -103,6 +106,23 @@ class Hardware:
                 yield field.name, value
             elif isinstance(value, Link):
                 yield from ((f"{field.name}.{f}", getattr(value, f)) for f in ("bandwidth", "latency", "hop"))
+
+    @cached_property
+    def across(self) -> Link:
+        """The link of a group that spans domains: the network, no faster than the bus that it shares, and no earlier
+        than an exchange inside."""
+
+        def value(constant: Constant) -> float:
+            return constant.value
+
+        inside, outside = self.inside, self.outside
+        bandwidths = (outside.bandwidth, inside.bandwidth) if self.shared_bus else (outside.bandwidth,)
+        return Link(
+            outside.name,
+            min(bandwidths, key=value),
+            max(outside.latency, inside.latency, key=value),
+            max(outside.hop, inside.hop, key=value),
+        )
 
     def slower(self, factor: float, why: str) -> Hardware:
         """The machine whose GPUs compute this many times slower, all else as it is."""

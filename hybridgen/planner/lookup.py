@@ -91,7 +91,11 @@ _MAY_BE_ZERO = (
 )
 
 
+_KINDS = {int: "a whole number above 0", str: "text", bool: "true or false"}
+
+
 def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1):
-        raise refuse(f"{key} is {value!r} and must be {'a whole number above 0' if kind is int else 'text'}")
+    fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if not fits or (kind is int and value < 1):
+        raise refuse(f"{key} is {value!r} and must be {_KINDS[kind]}")
     return value

@@ -48,7 +48,10 @@ def nvlink(name: str, peak: float) -> Link:
 
 
 def pcie(name: str, rate: float, why: str = "half of the bus") -> Link:
-    """GPUs on PCIe share the host's bridges; peer to peer is often not possible and goes through its memory."""
+    """GPUs on PCIe share the host's bridges; peer to peer is often not possible and goes through its memory.
+
+    The network's adapters hang there as well: shared_bus=True.
+    """
     hop, latency = assumed(600 * MICRO, "a little above NVLink"), assumed(60 * MICRO, "a little above NVLink")
     return Link(name, assumed(rate, why), latency, hop)
 
@@ -84,6 +87,7 @@ GB200 = Hardware(
     writing=assumed(230e6, "720p at 250 frames a second, the rest of the published fixed time"),
     inside=NVLINK5,
     outside=network("400 Gb/s network", 50 * GB),
+    shared_bus=False,
     domain=72,
     per_node=4,
     error=Constant(0.05, "mean error on published rows: docs/planner-accuracy.md"),
@@ -149,6 +153,7 @@ H100_PCIE = replace(
     bandwidth=datasheet(2 * TERA),
     decoder=share(756 * TERA, 0.086, "GB200"),
     inside=pcie("PCIe 5", 32 * GB),
+    shared_bus=True,
     anchored=assumed(0.25, "PCIe boxes differ"),
 )
 
@@ -189,6 +194,7 @@ L40S = replace(
     decoder=share(362 * TERA, 0.086, "GB200"),
     inside=pcie("PCIe 4", 16 * GB),
     outside=network("200 Gb/s network", 25 * GB),
+    shared_bus=True,
     anchored=assumed(0.25, "PCIe boxes differ"),
 )
 
@@ -247,6 +253,7 @@ CPU = Hardware(
     writing=assumed(20e6, GUESS),
     inside=LOOPBACK,
     outside=Link("TCP", assumed(1 * GB, GUESS), assumed(500 * MICRO, GUESS), assumed(500 * MICRO, GUESS)),
+    shared_bus=True,  # the cores send
     domain=64,
     per_node=64,
     error=assumed(0.5, "not calibrated"),

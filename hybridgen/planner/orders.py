@@ -10,6 +10,7 @@ from hybridgen.degrees import AXES
 from hybridgen.plan import Plan
 from hybridgen.planner import cost, decode
 from hybridgen.planner.hardware import Hardware
+from hybridgen.planner.hosts import ranks_of_domain
 from hybridgen.planner.topology import Span, span, span_of_axis, span_of_ranks
 
 
@@ -20,7 +21,7 @@ def used_axes(plan: Plan) -> list[str]:
 
 def best_order(plan: Plan, hardware: Hardware) -> Plan:
     """The plan in the order that takes least time; the usual one among equals. Inside one domain all are equal."""
-    world, domain = plan.world_size, hardware.domain
+    world, domain = plan.world_size, ranks_of_domain(plan.world_size, hardware)
     if world <= domain:
         return plan
     price = cost.pricer(plan, hardware)
@@ -63,8 +64,8 @@ def _vae_span(width: int, half: int, domain: int) -> Span:
 
 def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
     """Axes in use whose groups stay inside a domain, and those that cross domains."""
-    axes = used_axes(plan)
-    crossing = [axis for axis in axes if span(plan.layout, axis, hardware.domain).crosses]
+    axes, domain = used_axes(plan), ranks_of_domain(plan.world_size, hardware)
+    crossing = [axis for axis in axes if span(plan.layout, axis, domain).crosses]
     return [axis for axis in axes if axis not in crossing], crossing
 
 

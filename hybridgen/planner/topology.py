@@ -1,6 +1,7 @@
 """Which link a group of ranks spans, and what a message costs on it. No torch.
 
-Ranks fill domains (GPUs joined by the inside link) in order: rank r stands in domain r // size.
+Ranks fill domains (GPUs joined by the inside link) in order: rank r stands in domain r // size, of the size that
+hosts.py gives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hybridgen.planner.hardware import Hardware, Link
 
 
 class Span(NamedTuple):
-    """How a group lies: its size, and how many of its ranks share a domain, in the worst group of its axis."""
+    """How the worst group of an axis lies: its size, and how many of its ranks share the domain that has fewest."""
 
     size: int
     together: int
@@ -26,7 +27,7 @@ class Span(NamedTuple):
 
     @property
     def away(self) -> float:
-        """Share of a rank's peers that are outside of its domain."""
+        """Share of the peers of these ranks that are outside of their domain."""
         return (self.size - self.together) / (self.size - 1)
 
 
@@ -47,7 +48,7 @@ def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
 
 def span_of_ranks(ranks: Sequence[int], domain: int) -> Span:
     """How these ranks lie."""
-    return Span(len(ranks), max(Counter(rank // domain for rank in ranks).values()))
+    return Span(len(ranks), min(Counter(rank // domain for rank in ranks).values()))
 
 
 def span(layout: Layout, axis: str, domain: int) -> Span:
@@ -61,24 +62,25 @@ def span(layout: Layout, axis: str, domain: int) -> Span:
 
 def link(hardware: Hardware, where: Span) -> Link:
     """The slowest link in use."""
-    return hardware.outside if where.crosses else hardware.inside
+    return hardware.across if where.crosses else hardware.inside
 
 
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
     """One message in which a rank sends `size` bytes.
 
-    Every GPU has an adapter of its own. What leaves the domain goes through it; a gather or a reduction sends every
-    byte to another domain once, through the adapters of all ranks that stand together, and spreads it inside.
+    Every GPU has an adapter of its own. What leaves the domain goes through it, beside what stays inside, or on a
+    shared bus after it; a gather or a reduction sends every byte to another domain once, through the adapters of all
+    ranks that stand together, and spreads it inside.
     """
-    inside = size / hardware.inside.bandwidth.value
+    by = link(hardware, where)
     if collective == "p2p":
-        by = link(hardware, where)
         return by.hop.value + size / by.bandwidth.value
     if not where.crosses:
-        return hardware.inside.latency.value + inside
-    leaving = size * where.away
-    if collective == "all_to_all":
-        inside -= leaving / hardware.inside.bandwidth.value
-    else:
+        return by.latency.value + size / by.bandwidth.value
+    inside, leaving = size, size * where.away
+    if collective != "all_to_all":
         leaving /= where.together
-    return hardware.outside.latency.value + max(inside, leaving / hardware.outside.bandwidth.value)
+    elif not hardware.shared_bus:
+        inside -= leaving
+    slowest = max(inside / hardware.inside.bandwidth.value, leaving / hardware.outside.bandwidth.value)
+    return by.latency.value + slowest

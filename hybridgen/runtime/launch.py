@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen import launcher
-from hybridgen.errors import RequestError, RunFailed
+from hybridgen.errors import RunFailed
 from hybridgen.job import Job
 from hybridgen.outputs import free_name
 from hybridgen.runtime.ranks import GRACE, IMPORTS, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
@@ -83,12 +83,6 @@ def _keep_latents(job: Job, folder: Path) -> list[str]:
 def _join(job: Job, place: launcher.Place) -> dict[str, Any] | None:
     """Be one rank of a job that torchrun or srun started."""
     rank, world = place.rank, place.world
-    if world != job.plan.world_size:
-        raise RequestError(
-            "world-size",
-            f"the launcher started {world} ranks and the plan has {job.plan.world_size} ({job.plan.degrees}); "
-            "they must be equal",
-        )
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import PrefixStore
 

@@ -1,0 +1,229 @@
+"""Ranks over hosts: how many each gets, what crossing hosts costs, and what starts them. No ranks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridgen import machine
+from hybridgen.cli.main import call
+from hybridgen.degrees import AXES, Degrees
+from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
+from hybridgen.plan import Clip, Plan
+from hybridgen.planner import cost
+from hybridgen.planner.hardware import Hardware
+from hybridgen.planner.hosts import Hosts, ranks_of_domain, spread
+from hybridgen.planner.lookup import find
+from hybridgen.planner.machines import MACHINES
+from hybridgen.planner.orders import best_order
+from hybridgen.planner.topology import Span, exchange_seconds, link, span, span_of_axis, span_of_ranks
+
+WAN22 = catalogue.find("wan2.2")
+CLIP = Clip(1280, 720, 77, 40, 4.0)
+PCIE = ("h100-pcie", "l40s", "rtx4090", "rtx5090")
+COLLECTIVES = ("all_to_all", "all_gather", "all_reduce", "broadcast", "p2p")
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a command prints: plan("--gpus 8")."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(flags: str, code: int = 0) -> str:
+        assert call(["plan", *shlex.split(flags)]) == code
+        found = capsys.readouterr()
+        return found.err if code else found.out
+
+    return run
+
+
+# What crossing costs
+
+
+def late(machine: Hardware) -> Hardware:
+    """A machine whose inside link was measured, and is later than what is assumed of the network."""
+    inside = machine.inside
+    return replace(machine, inside=replace(inside, latency=inside.latency.times(3, ""), hop=inside.hop.times(3, "")))
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["known", "measured"])
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_no_group_gets_cheaper_by_crossing_nodes(name: str, measured: bool) -> None:
+    box = late(find(name)) if measured else find(name)
+    for size in (2, 3, 4, 8, 9, 72):
+        whole = Span(size, size)
+        for together in range(1, size // 2 + 1):
+            split = Span(size, together)
+            for sent in (0.0, 1e3, 1e6, 1e9):
+                for collective in COLLECTIVES:
+                    inside, across = (exchange_seconds(box, collective, sent, where) for where in (whole, split))
+                    assert across >= inside, (collective, sent, split)
+    near, far = link(box, Span(2, 2)), link(box, Span(2, 1))
+    assert far.bandwidth.value <= near.bandwidth.value and far.hop.value >= near.hop.value
+
+
+def test_what_leaves_a_node_crosses_a_shared_bus_as_well() -> None:
+    """16 GB/s of PCIe, beside a network of 20: all bytes of an all-to-all cross the bus, wherever the peers are."""
+    box = find("l40s")
+    assert (box.inside.bandwidth.value, box.outside.bandwidth.value) == (16e9, 20e9)
+    latency = box.outside.latency.value
+    assert exchange_seconds(box, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 1e9 / 16e9)
+    alone = replace(box, shared_bus=False)
+    assert exchange_seconds(alone, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 2e9 / 3 / 20e9)
+    slow = replace(box, outside=replace(box.outside, bandwidth=box.outside.bandwidth.times(0.1, "")))
+    assert exchange_seconds(slow, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 2e9 / 3 / 2e9)
+
+
+@pytest.mark.parametrize("name", PCIE)
+@pytest.mark.parametrize("degrees", [Degrees(cfg=2, ulysses=8), Degrees(cfg=2, ring=2, ulysses=4)], ids=str)
+def test_cfg_crosses_nodes_on_pcie_as_on_nvlink(name: str, degrees: Degrees) -> None:
+    found = best_order(Plan(WAN22, CLIP, degrees), find(name))
+    assert found.order == AXES and span(found.layout, "cfg", 8).crosses
+    rest = [axis for axis in AXES if axis not in ("ulysses", "ring", "cfg")]
+    turned = replace(found, order=("ulysses", "ring", "cfg", *rest))
+    usual, upside_down = (cost.cost(one, find(name)).denoise for one in (found, turned))
+    assert usual <= upside_down
+
+
+def test_a_file_says_whether_the_bus_is_shared(tmp_path: Path) -> None:
+    file = tmp_path / "box.yaml"
+    file.write_text("base: h100\nshared_bus: true\n")
+    assert find(str(file)).shared_bus and not find("h100").shared_bus
+    file.write_text("base: h100\nshared_bus: 1\n")
+    with pytest.raises(RequestError, match="shared_bus is 1 and must be true or false"):
+        find(str(file))
+
+
+def test_spans_are_those_of_the_group_that_lies_worst() -> None:
+    """The domain with fewest of a group's ranks decides: they send most, through fewest adapters."""
+    assert span_of_ranks(range(8), 7) == Span(8, 1)
+    for world, stride, size in ((12, 1, 4), (24, 3, 4), (30, 2, 5), (36, 6, 3), (48, 4, 12)):
+        for domain in range(1, 14):
+            blocks = range(0, world, stride * size)
+            groups = [range(b + i, b + i + stride * size, stride) for b in blocks for i in range(stride)]
+            fewest = min(span_of_ranks(group, domain).together for group in groups)
+            assert span_of_axis(stride, size, world, domain) == Span(size, fewest), (world, stride, size, domain)
+
+
+# How many each host gets
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "hosts"),
+    [
+        (8, 8, Hosts(1, 8, 8)),
+        (3, 8, Hosts(1, 3, 3)),
+        (16, 8, Hosts(2, 8, 8)),
+        (12, 8, Hosts(2, 6, 6)),
+        (9, 8, Hosts(3, 3, 3)),
+        (10, 4, Hosts(5, 2, 2)),
+        (3, 1, Hosts(3, 1, 1)),
+        (7, 4, Hosts(2, 4, 3)),
+        (11, 8, Hosts(2, 8, 3)),
+        (13, 4, Hosts(4, 4, 1)),
+    ],
+)
+def test_hosts_get_the_largest_even_share(ranks: int, per_node: int, hosts: Hosts) -> None:
+    assert spread(ranks, per_node) == hosts
+
+
+def test_a_wider_domain_has_so_many_hosts() -> None:
+    """18 hosts of 4: 34 ranks are 2 each on 17 of them, 38 would need 19 and fill 10 instead."""
+    rack = find("gb200-nvl72")
+    assert spread(34, 4, 72) == Hosts(17, 2, 2) and ranks_of_domain(34, rack) == 36
+    assert spread(38, 4, 72) == Hosts(10, 4, 2) and ranks_of_domain(38, rack) == 72
+    assert spread(78, 4, 72) == Hosts(26, 3, 3) and ranks_of_domain(78, rack) == 54
+    assert ranks_of_domain(144, rack) == ranks_of_domain(100, rack) == 72
+    pairs = replace(find("h100-pcie"), domain=2)  # bridges of NVLink between two cards each
+    assert [ranks_of_domain(n, pairs) for n in (5, 12, 9)] == [2, 2, 1]
+
+
+def test_prices_are_those_of_an_even_share() -> None:
+    """12 GPUs on nodes of 8: with 6 on each, only cfg crosses."""
+    box = find("h100")
+    found = best_order(Plan(WAN22, CLIP, Degrees(cfg=2, ring=3, ulysses=2)), box)
+    assert found.order == AXES and cost.cost(found, box) == cost.cost(found, replace(box, domain=6, per_node=6))
+    assert cost.cost(found, box).denoise < cost.cost(found, replace(box, domain=4, per_node=4)).denoise
+
+
+# What is printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "place"),
+    [
+        ("--gpus 10", 10, "10 x GB200, NVLink 5 ("),
+        ("--gpus 7", 7, "7 x GB200, NVLink 5 ("),
+        ("--gpus 144", 144, "in 2 domains of 72"),
+        ("--gpus 11 --hardware h100", 11, "in 2 nodes of up to 8"),
+        ("--gpus 12 --hardware h100", 12, "in 2 nodes of 6"),
+        ("--gpus 9 --hardware l40s --model wan2.1-1.3b", 9, "in 3 nodes of 3"),
+        ("--gpus 7 --gpus-per-node 4 --hardware h100", 7, "in 2 nodes of up to 4"),
+        ("--gpus 12 --hardware h100 --nodes 3", 12, "in 3 nodes of 4"),
+    ],
+)
+def test_the_launcher_starts_as_many_ranks_as_the_plan_has(flags: str, gpus: int, place: str, plan: Any) -> None:
+    out = plan(flags)
+    assert place in out
+    pattern = r"torchrun --nnodes (\d+) --nproc-per-node (\d+) \.\.\. -m hybridgen run \.\.\."
+    found = re.search(pattern + r"(?: \(on the last host --nproc-per-node (\d+)\))?, or under srun", out)
+    assert found
+    count, each, last = int(found[1]), int(found[2]), int(found[3] or found[2])
+    assert (count - 1) * each + last == gpus
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--gpus 16 --gpus-per-node 3", "--gpus-per-node 3 does not divide 16 GPUs; nearest: 2"),
+        ("--cfg 2 --ulysses 8 --gpus-per-node 6", "--gpus-per-node 6 does not divide 16 GPUs; nearest: 4"),
+    ],
+)
+def test_hosts_that_do_not_divide_the_gpus_are_refused(flags: str, says: str, plan: Any) -> None:
+    first, last = plan(flags, code=2).splitlines()
+    assert first.startswith(f"error[gpus]: {says}")
+    assert "nodes of" in plan(f"{last.removeprefix('  try:  hybridgen plan ')} --hardware h100")
+
+
+def test_more_gpus_than_a_machine_has_are_started_on_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "count_gpus", lambda: 8)
+    machine.check_machine(Plan(WAN22, CLIP, Degrees(ulysses=8)), "cuda")
+    with pytest.raises(RequestError, match="needs 12 GPUs and this machine has 8") as refusal:
+        machine.check_machine(Plan(WAN22, CLIP, Degrees(cfg=2, ring=6)), "cuda")
+    assert refusal.value.tries == ("torchrun --nnodes 2 --nproc-per-node 6 ... -m hybridgen run ...",)
+
+
+@pytest.mark.parametrize(
+    ("words", "has", "started"),
+    [
+        ("--ring 3", 3, 4),
+        ("--gpus 3", 3, 4),
+        ("--usp 1x3", 3, 4),
+        ("--attn2d 3x1 --order row,col --vae 3", 3, 4),
+        ("--recipe r.yaml", 6, 2),  # degrees that no flag gave have to go as well
+    ],
+)
+def test_a_launcher_with_other_ranks_is_told_both_ways_out(
+    words: str,
+    has: int,
+    started: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "r.yaml").write_text("parallel: {cfg: 2, ring: 3}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(started))
+    assert call(["run", "--model", "demo", "--device", "cpu", "-p", "x", *words.split()]) == 2
+    *_, first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error[world-size]: the launcher started {started} ranks and the plan has {has} (")
+    assert f"nearest: start {has}, or " in first and first.endswith(f" on {started}")
+    assert call([*shlex.split(last.removeprefix("  try:  hybridgen ")), "--dry-run"]) == 0
+    assert f"{started} ranks" in capsys.readouterr().out
