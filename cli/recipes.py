@@ -146,7 +146,7 @@ def _result(one: Measured, recipe: Recipe) -> list[str]:
         "notes": one.notes,
     }
     found = ", ".join(f"{name} {value}" for name, value in figures.items() if value)
-    return [f"{one.status:11}{found}; on {where}", *(f"  {k:9}{v}" for k, v in about.items() if v)]
+    return [f"{one.status or '-':11}{found}; on {where}", *(f"  {k:9}{v}" for k, v in about.items() if v)]
 
 
 def _given(section: Any) -> dict[str, Any]:

@@ -66,8 +66,9 @@ class Degrees:
 
 
 def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2") -> tuple[int, int]:
-    """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two positive integers."""
-    match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*", text)
+    """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two whole numbers above 0, of at
+    most 9 digits."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*[xX*]\s*(\d{1,9})\s*", text)
     pair = (int(match[1]), int(match[2])) if match else (0, 0)
     if min(pair) < 1:
         raise RequestError("degree-format", f"{flag} {text} is not {meaning}; write it as in {flag} {example}")

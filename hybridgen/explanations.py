@@ -51,8 +51,9 @@ OTHERS = {
     guardrail.RULE: guardrail.WHY,
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
-    "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units; unknown "
-    "keys are refused, since a typing error would silently keep the old value.",
+    "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units. Unknown "
+    "keys and keys given twice are refused, since a typing error would silently keep the old value. Rates are 1 or "
+    "more, bytes and seconds 0 or more; error and anchored lie between 0 and 1, since they are a range around a time.",
     "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
     "or with --auto; elsewhere the flag would change nothing.",
     "heads": "--heads cuts the channels of the model's attention into another number of heads, all equally wide.",
@@ -61,7 +62,9 @@ OTHERS = {
     "import-model": IMPORT,
     "import-unreadable": READING,
     "import-value": IMPORT,
-    "model-facts": "A file of facts describes a model on one level of keys; it needs layers, heads, head_dim and ffn.",
+    "model-facts": "A file of facts describes a model on one level of keys, each given once; it needs layers, heads, "
+    "head_dim and ffn. Counts are whole numbers above 0, or 0 where that means none, or as many as usual. "
+    "Size and frames must be what its VAE and patches can make, params no fewer than the blocks' matrices have.",
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
     "output-exists": FILES,
     "output-folder": FILES,

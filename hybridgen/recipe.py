@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from hybridgen import yaml_file
 from hybridgen.errors import RequestError
+from hybridgen.yaml_file import doubled
 
 SCHEMA = 1
 """Version of the recipe format."""
@@ -227,23 +228,21 @@ def read(file: Path) -> dict[str, Any]:
     return found
 
 
-def wrong_keys(node: Any, kind: Any, path: str = "") -> Iterator[tuple[int, int, str]]:
+def wrong_keys(node: Any, kind: Any) -> Iterator[tuple[int, int, str]]:
     """(line, column, fault) of every key of a YAML node that is unknown, with the nearest, or given twice."""
+    yield from sorted([*_unknown_keys(node, kind), *((*at, f"{key} is given twice") for key, at in doubled(node))])
+
+
+def _unknown_keys(node: Any, kind: Any, path: str = "") -> Iterator[tuple[int, int, str]]:
     known = {f.name: f for f in fields(kind)}
-    seen: set[str] = set()
     for key, value in node.value:
         name = str(key.value)
-        at = (key.start_mark.line + 1, key.start_mark.column + 1)
         if name not in known:
-            yield *at, _unknown_key(path + name, list(known))
-            continue
-        if name in seen:
-            yield *at, f"{path}{name} is given twice"
-        seen.add(name)
-        if (inner := held_by(known[name])) is not None:
+            yield key.start_mark.line + 1, key.start_mark.column + 1, _unknown_key(path + name, list(known))
+        elif (inner := held_by(known[name])) is not None:
             for part in value.value if value.id == "sequence" else [value]:
                 if part.id == "mapping":
-                    yield from wrong_keys(part, inner, f"{path}{name}.")
+                    yield from _unknown_keys(part, inner, f"{path}{name}.")
 
 
 def _unknown_key(name: str, known: list[str]) -> str:
@@ -259,7 +258,7 @@ def fill(target: Any, values: dict[str, Any], where: str, path: str = "") -> Non
     """
     known = {f.name: f for f in fields(target)}
     for name, value in values.items():
-        key = path + name
+        key = f"{path}{name}"
         if name not in known:
             raise RequestError("recipe-key", f"{where}: {_unknown_key(key, list(known))}")
         current, inner = getattr(target, name), held_by(known[name])
@@ -281,7 +280,7 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
     """The value if it has the field's type; numbers convert only without loss."""
     kind = str(kind)
     if value is None:
-        return value
+        return {} if "dict" in kind else None
     if "dict" in kind:
         if not (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
             raise RequestError("recipe-value", f"{where}: {name} must hold names and text; put numbers in quotes")
@@ -298,7 +297,11 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
     fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
     if isinstance(value, bool) or not fits:
         raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise RequestError("recipe-value", f"{where}: {name} has {len(str(abs(value)))} digits; nearest: {LARGEST}")
     return wanted(value)
 
 
+LARGEST = 2**64
+"""Above any number that a field takes, seeds included; larger ones would not fit into a float."""
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from hybridgen import yaml_file
+from hybridgen.degrees import parse_pair
 from hybridgen.errors import RequestError
-from hybridgen.recipe import SCHEMA, STATUSES, Measured, Recipe, compose, fill, flag_of, options, wrong_keys
+from hybridgen.recipe import SCHEMA, STATUSES, Measured, Recipe, Request, compose, fill, flag_of, options, wrong_keys
 from hybridgen.recipe_file import dumps, header
-from hybridgen.resolve import resolve
+from hybridgen.resolve import broken, unchecked
 from hybridgen.yaml_file import Document, places
 
 PRIVATE = {
@@ -117,11 +119,12 @@ def _private(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _content(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """(path, rule, message) of what the recipe says."""
     try:
-        world = resolve(recipe).world_size
+        plan = unchecked(recipe)
     except RequestError as error:
         yield _path_of_flag(error.message), error.rule, error.message
     else:
-        hardware = recipe.hardware
+        yield from ((_path_of_flag(one.message), one.rule, one.message) for one in broken(plan))
+        hardware, world = recipe.hardware, plan.world_size
         if hardware.gpus is not None and hardware.gpus != world:
             yield "hardware.gpus", "recipe-hardware", f"hardware.gpus is {hardware.gpus}, and the degrees make {world}"
         if hardware.per_node is not None and (hardware.per_node < 1 or (hardware.gpus or world) % hardware.per_node):
@@ -151,8 +154,24 @@ def _measured(one: Measured) -> Iterator[tuple[str, str]]:
     for name in (*FIGURES, "n"):
         if (value := getattr(one, name)) is not None and not 0 < value < float("inf"):
             yield name, f"{name} is {value:g} and must be above 0"
+    yield from _measured_request(one.request)
     if one.date is not None and not _is_day(one.date):
         yield "date", f"date is {one.date} and must be YYYY-MM-DD"
+
+
+def _measured_request(request: Request) -> Iterator[tuple[str, str]]:
+    """The same of the request that was measured, which another engine may have counted in its own way (80 frames)."""
+    for name in ("frames", "steps", "fps"):
+        if (value := getattr(request, name)) is not None and value < 1:
+            yield f"request.{name}", f"request.{name} is {value} and must be above 0"
+    for name in ("guidance", "guidance_2"):
+        if (value := getattr(request, name)) is not None and not isfinite(value):
+            yield f"request.{name}", f"request.{name} is {value} and must be a number"
+    try:
+        if request.size is not None:
+            parse_pair("request.size:", request.size, "width x height", "1280x720")
+    except RequestError as error:
+        yield "request.size", error.message
 
 
 def _is_day(text: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, Violation
 from hybridgen.given import continues_video, pictures_of
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
@@ -37,11 +37,16 @@ def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
 
     `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
     """
-    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
-    degrees = degrees_of(recipe.parallel)
-    plan = replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
+    plan = unchecked(recipe)
     check(plan, gpus)
     return plan
+
+
+def unchecked(recipe: Recipe) -> Plan:
+    """The same, before its rules are asked. Raises RequestError for what makes no plan."""
+    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
+    degrees = degrees_of(recipe.parallel)
+    return replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
 
 
 def template(recipe: Recipe, facts: ModelFacts) -> Plan:
@@ -74,13 +79,17 @@ def check_runtime(runtime: Runtime) -> None:
 
 def check(plan: Plan, gpus: int | None = None) -> None:
     """Raise RequestError for the first rule that the plan breaks."""
-    if plan.world_size > MAX_RANKS:
-        raise RequestError("ranks", f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")
-    broken = registry.violations(plan)
-    if broken:
-        raise RequestError.of(broken[0])
+    if found := broken(plan):
+        raise RequestError.of(found[0])
     if gpus is not None and gpus != plan.world_size:
         raise _product(plan, gpus)
+
+
+def broken(plan: Plan) -> list[Violation]:
+    """Every rule that the plan breaks, first things first; too many ranks are too many to ask further."""
+    if plan.world_size > MAX_RANKS:
+        return [Violation("ranks", f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")]
+    return registry.violations(plan)
 
 
 def _product(plan: Plan, gpus: int) -> RequestError:

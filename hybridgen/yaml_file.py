@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +40,17 @@ def read(file: Path) -> Document:
 
     try:
         text = file.read_text(encoding="utf-8")
-        return Document(text, yaml.compose(text), yaml.safe_load(text))
+        document = Document(text, yaml.compose(text), yaml.safe_load(text))
+        if document.node is not None:
+            deque(places(document.node), maxlen=0)  # ends, unless something holds itself
+        return document
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise Unreadable(f"is not YAML: {error.problem}", (mark.line + 1, mark.column + 1) if mark else None) from error
+    except RecursionError as error:
+        raise Unreadable("is nested too deep, or an alias in it stands for what holds it") from error
     except UnicodeDecodeError as error:
         raise Unreadable("is not YAML: not text") from error
     except (yaml.YAMLError, ValueError) as error:  # characters that YAML has not; 2026-13-45, which is no date
@@ -62,3 +68,18 @@ def places(node: Any, path: str = "") -> Iterator[tuple[str, Place]]:
         for number, value in enumerate(node.value):
             yield f"{path}{number}", (value.start_mark.line + 1, value.start_mark.column + 1)
             yield from places(value, f"{path}{number}.")
+
+
+def doubled(node: Any, path: str = "") -> Iterator[tuple[str, Place]]:
+    """Dotted path and place of every key that was given before, of which YAML would silently take the last."""
+    if node.id == "mapping":
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = f"{path}{key.value}"
+            if name in seen:
+                yield name, (key.start_mark.line + 1, key.start_mark.column + 1)
+            seen.add(name)
+            yield from doubled(value, f"{name}.")
+    if node.id == "sequence":
+        for number, value in enumerate(node.value):
+            yield from doubled(value, f"{path}{number}.")

@@ -290,7 +290,7 @@ def test_a_file_describes_a_machine(tmp_path: Path) -> None:
         ("base: h100\nmatmull: 1\n", "unknown key matmull; did you mean matmul?"),
         ("base: h100\ninside: {bandwith: 1}\n", "unknown key inside.bandwith; did you mean bandwidth?"),
         ("base: h100\nmatmul: fast\n", "must be a number"),
-        ("base: h100\nmatmul: -1\n", "above 0"),
+        ("base: h100\nmatmul: -1\n", "1 or more"),
         ("base: h100\nmatmul: {value: 1, from: x}\n", "unknown key matmul.from"),
         ("base: h100\ndomain: 0\n", "a whole number above 0"),
         ("base: h10\n", "nearest: h100"),

@@ -353,12 +353,12 @@ def test_all_axes_fixed_price_exactly_that_plan(plan: Any) -> None:
 def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
-        "name: mine\nlayers: 48\nheads: 32\nkv_heads: 8\nhead_dim: 128\nffn: 14336\ngated: true\nparams: 11.5e9\n"
+        "name: mine\nlayers: 48\nheads: 32\nkv_heads: 8\nhead_dim: 128\nffn: 14336\ngated: true\nparams: 14e9\n"
         "text_tokens: 256\nsize: 832x480\nstride_time: 4\npatch: [1, 2, 2]\n"
     )
     found = json.loads(plan(f"--model-facts {file} --gpus 8 --hardware h100 --json"))
     assert found["model"] == "mine" and found["request"]["tokens"] == 21 * 30 * 52
-    assert found["candidates"][0]["memory_gb"]["weights"] == 23.0
+    assert found["candidates"][0]["memory_gb"]["weights"] == 28.0
     assert all(8 % c["degrees"]["ulysses"] == 0 for c in found["candidates"])
     assert "run      nothing: mine is known from" in plan(f"--model-facts {file} --gpus 8")
     file.write_text("layers: 4\nhead: 8\n")

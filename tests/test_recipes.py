@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 
 from hybridgen import shelf
 from hybridgen.cli.main import call
+from hybridgen.errors import RequestError
 from hybridgen.evidence import mismatch
 from hybridgen.models.catalogue import DEFAULT_MODEL
 from hybridgen.recipe import CLASSES, Checkpoint, Hardware, Measured, Recipe, Request, compose, held_by
@@ -98,6 +100,16 @@ FAULTS = [
     (RESULT + "planned\n    n: 2\n", "the entry has no figure"),
     (RESULT + "planned\n    denoise_s: -3\n", "denoise_s is -3 and must be above 0"),
     (RESULT + "planned\n    denoise_s: 3\n    date: 30.11.2026\n", "date is 30.11.2026 and must be YYYY-MM-DD"),
+    (RESULT + "planned\n    denoise_s: 3\n    request: {frames: 0}\n", "4:15: recipe-measured: request.frames is 0"),
+    (RESULT + "planned\n    denoise_s: 3\n    request: {guidance: .nan}\n", "request.guidance is nan and must be a"),
+    (RESULT + "planned\n    denoise_s: 3\n    request: {size: big}\n", "write it as in request.size: 1280x720"),
+    (RESULT + "planned\n    denoise_s: 3\n    software: {a: '1', a: '2'}\n", "software.a is given twice"),
+    ("1: 2\n", "1:1: recipe-key: unknown key 1; known: schema"),
+    (
+        "model: demo\nrequest: {steps: 1" + 400 * "0" + "}\n",
+        "request.steps has 401 digits; nearest: 1844",
+    ),
+    ("model: demo\nrequest: {guidance: 1" + 400 * "0" + "}\n", "recipe-value: request.guidance has 401 digits"),
 ]
 
 
@@ -120,6 +132,8 @@ def test_a_fault_is_found_where_it_stands(text: str, says: str, tmp_path: Path) 
     [
         ("", "1:1: recipe-unreadable: holds no keys"),
         ("model: [\n", "2:1: recipe-unreadable: is not YAML"),
+        ("notes: " + 600 * "[", "1:1: recipe-unreadable: is nested too deep"),
+        ("notes: &a [*a]\n", "1:1: recipe-unreadable: is nested too deep, or an alias in it stands for what holds it"),
         ("notes: 2026-13-45\n", "1:1: recipe-unreadable: is not YAML: month must be in 1..12"),
         ("model: demo\n", "1:1: recipe-schema: has no key schema; this version reads 1"),
         ("model: demo\nschema: 2\n", "2:1: recipe-schema: has schema 2; this version reads 1"),
@@ -131,6 +145,39 @@ def test_a_file_that_is_no_recipe(text: str, says: str, tmp_path: Path) -> None:
     file.write_text(text)
     (found,) = check(file)
     assert str(found).startswith(f"{file}:{says}")
+
+
+def test_every_broken_rule_of_a_plan_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(f"{GOOD}parallel: {{cfg: 3, ulysses: 5, tp: 3}}\n")
+    found = {fault.rule: (fault.line, fault.column) for fault in check(file)}
+    assert found == {"cfg-degree": (4, 12), "ulysses-heads": (4, 20), "tp-heads": (4, 32)}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "x", "[]"])
+def test_a_field_with_any_value_is_refused_or_read(value: str, tmp_path: Path) -> None:
+    """A fault that check finds makes no traceback, and what compose and resolve refuse is one of its faults."""
+    file = tmp_path / "r.yaml"
+    for path in _keys(Recipe):
+        first, *rest = path
+        body = "".join(f"{{{name}: " for name in rest) + value + "}" * len(rest)
+        body = f"[{body}]" if first == "measured" and rest else body
+        content = {"schema": "1", "license": "MIT", "model": "wan2.1-1.3b", first: body}
+        file.write_text("".join(f"{name}: {given}\n" for name, given in content.items()))
+        faults = {fault.rule for fault in check(file)}
+        try:
+            resolve(compose(file, [], {}))
+        except RequestError as error:
+            assert error.rule in faults, (path, error)
+            assert path[-1] in error.message.replace("-", "_"), (path, error)
+
+
+def _keys(kind: Any) -> Iterator[tuple[str, ...]]:
+    """Every key of a recipe, with those that lead to it."""
+    for item in fields(kind):
+        yield (item.name,)
+        if (inner := held_by(item)) is not None:
+            yield from ((item.name, *path) for path in _keys(inner))
 
 
 def test_check_ends_with_1_and_fix_rewrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,6 +313,13 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "run        hybridgen run --recipe wan22-t2v-720p-2gpu -p" in out
     assert call(["recipes", "show", "wan22-i2v-720p-8gpu"]) == 0
     assert "--recipe wan22-i2v-720p-8gpu --image picture.png -p" in capsys.readouterr().out
+
+
+def test_a_result_without_words_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(GOOD + "measured: [{status: null, denoise_s: 3, software: null}]\n")
+    assert call(["recipes", "show", str(file)]) == 0
+    assert "-          denoise 3 s; on " in capsys.readouterr().out
 
 
 def test_the_model_s_licence_is_shown_and_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

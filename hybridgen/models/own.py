@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hybridgen import yaml_file
-from hybridgen.degrees import parse_pair
+from hybridgen import key_file
+from hybridgen.degrees import divisors, nearest, parse_pair
 from hybridgen.errors import RequestError
+from hybridgen.key_file import KeyFile, Numbers
 from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.plan import ITEMSIZE
+from hybridgen.recipe import Request
+from hybridgen.resolve import clip_of
 
-RENAMED = {"params": "given_params"}
-"""Keys of the file whose field has another name."""
-OF_MODEL = ("name", "experts", "text_tokens", "text_params")
+OF_MODEL = {key: key for key in ("name", "experts", "text_tokens", "text_params")}
+OF_TRANSFORMER = {f.name: f.name for f in fields(TransformerFacts) if f.name != "given_params"}
+OF_TRANSFORMER |= {"params": "given_params"}
 OF_VAE = {"latent_channels": "latent_channels", "stride_space": "stride_space", "stride_time": "stride_time"}
 OF_VAE |= {"vae_params": "params", "vae_base_dim": "base_dim"}
-OF_REQUEST = ("frames", "steps", "guidance", "fps", "dtype")
+OF_REQUEST = {key: key for key in ("frames", "steps", "guidance", "fps", "dtype")}
+"""Per section, key of the file -> field."""
+USUAL = {"layers": 40, "heads": 40, "head_dim": 128, "ffn": 13824, "text_dim": 4096, "max_positions": 2**20, "name": ""}
+"""Wan's, for fields that have no default, or another one."""
 NEEDED = ("layers", "heads", "head_dim", "ffn")
-TEXT_STREAMS = ("", "joint", "own")
+MAY_BE_ZERO = ("text_tokens", "text_params")
+"""Beside those whose default is 0."""
+WORDS = {"text_stream": ("", "joint", "own"), "dtype": tuple(ITEMSIZE)}
+MOST, MOST_PARAMS = 10**9, 10**16
+"""More channels, layers or tokens, and more parameters, than any model has."""
+
+
+class Key(NamedTuple):
+    """A key of the file: where it belongs, and what is usual, which has the type that it must have."""
+
+    section: str
+    field: str
+    usual: Any
 
 
 def read(path: Path) -> ModelFacts:
@@ -29,95 +47,92 @@ def read(path: Path) -> ModelFacts:
     params, patch, the strides and the rest are Wan's unless given; `size` is the default size, as in 1280x720.
     Raises RequestError (model-facts).
     """
-    content = _content(path)
-    model, transformer, vae, request = _known_keys()
+    file, known = key_file.read("--model-facts", "model-facts", path, "layers: N"), keys()
     given: dict[str, dict[str, Any]] = {"model": {}, "transformer": {}, "vae": {}, "request": {}}
-    for key, value in content.items():
-        if key == "size":
-            given["request"]["width"], given["request"]["height"] = parse_pair(f"{path}: size", str(value), "a size")
-            continue
-        for section, known in (("model", model), ("transformer", transformer), ("vae", vae), ("request", request)):
-            if key in known:
-                name, default = known[key]
-                given[section][name] = _typed(path, key, value, default)
-                break
+    for name, value in file.content.items():
+        if name == "size":
+            given["request"]["width"], given["request"]["height"] = _size(file, value)
+        elif name in known:
+            section, field, usual = known[name]
+            given[section][field] = _value(file, name, value, usual)
         else:
-            every = {**model, **transformer, **vae, **request}
-            close = difflib.get_close_matches(str(key), every, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: size, {', '.join(sorted(every))}"
-            raise RequestError("model-facts", f"--model-facts {path}: unknown key {key}; {hint}")
-    if missing := [key for key in NEEDED if key not in content]:
-        raise RequestError("model-facts", f"--model-facts {path} does not say {', '.join(missing)}")
-    facts = TransformerFacts(**{"text_dim": 4096, "max_positions": 2**20, **given["transformer"]})
-    _check(path, facts)
-    return ModelFacts(
+            raise file.unknown(str(name), ["size", *known])
+    if missing := [key for key in NEEDED if key not in file.content]:
+        raise file.fault("", f"does not say {', '.join(missing)}, which every model has")
+    usual = {"text_dim": USUAL["text_dim"], "max_positions": USUAL["max_positions"]}
+    facts = ModelFacts(
         **{"name": path.stem, **given["model"]},
         pipeline="",
         source=str(path),
-        transformer=facts,
+        transformer=TransformerFacts(**{**usual, **given["transformer"]}),
         vae=replace(VaeFacts(), **given["vae"]),
         defaults=replace(RequestDefaults(), **given["request"]),
         origin=str(path),
     )
+    _check_together(file, facts)
+    return facts
 
 
-def _content(path: Path) -> dict[Any, Any]:
-    try:
-        content = yaml_file.read(path).content
-    except yaml_file.Unreadable as error:
-        raise RequestError("model-facts", f"--model-facts {path}{error.at} {error.problem}") from error
-    if not isinstance(content, dict):
-        raise RequestError("model-facts", f"--model-facts {path} holds no keys; it starts with layers: N")
-    return content
-
-
-def _known_keys() -> tuple[dict[str, tuple[str, Any]], ...]:
-    """Per section, key of the file -> (field, an example of its value)."""
-
-    def examples(kind: Any, names: dict[str, str]) -> dict[str, tuple[str, Any]]:
-        found = {f.name: (0 if f.default is MISSING else f.default) for f in fields(kind)}
-        return {key: (name, found[name]) for key, name in names.items()}
-
-    fields_of = {RENAMED_BACK.get(f.name, f.name): f.name for f in fields(TransformerFacts)}
-    model = {"name": ("name", ""), **examples(ModelFacts, {key: key for key in OF_MODEL if key != "name"})}
-    return (
-        model,
-        examples(TransformerFacts, fields_of),
-        examples(VaeFacts, OF_VAE),
-        examples(RequestDefaults, {key: key for key in OF_REQUEST}),
+def keys() -> dict[str, Key]:
+    """Every key but size."""
+    sections: tuple[tuple[str, Any, dict[str, str]], ...] = (
+        ("model", ModelFacts, OF_MODEL),
+        ("transformer", TransformerFacts, OF_TRANSFORMER),
+        ("vae", VaeFacts, OF_VAE),
+        ("request", RequestDefaults, OF_REQUEST),
     )
+    found = {}
+    for section, kind, names in sections:
+        defaults = {f.name: f.default for f in fields(kind)}
+        for key, field in names.items():
+            found[key] = Key(section, field, USUAL[key] if key in USUAL else defaults[field])
+    return found
 
 
-RENAMED_BACK = {name: key for key, name in RENAMED.items()}
-
-
-def _typed(path: Path, key: str, value: Any, example: Any) -> Any:
-    """The value if it is of the example's type; numbers may be written as 14.3e9."""
-    if isinstance(example, tuple):
-        if isinstance(value, list) and len(value) == len(example) and all(isinstance(v, int) and v > 0 for v in value):
-            return tuple(value)
-        raise RequestError("model-facts", f"--model-facts {path}: {key} is {value!r} and must be like {list(example)}")
-    if isinstance(example, bool | str):
-        if isinstance(value, type(example)):
+def _value(file: KeyFile, key: str, value: Any, usual: Any) -> Any:
+    """The value, if it is of the usual one's type and legal."""
+    if isinstance(usual, tuple):
+        if not isinstance(value, list) or len(value) != len(usual):
+            raise file.fault(key, f"{key} is {key_file.shown(value)} and must be as in {key}: {list(usual)}")
+        return tuple(file.number(f"{key}.{n}", part, Numbers(1, MOST, True), usual[n]) for n, part in enumerate(value))
+    if isinstance(usual, bool):
+        if isinstance(value, bool):
             return value
-        word = "true or false" if isinstance(example, bool) else "text"
-        raise RequestError("model-facts", f"--model-facts {path}: {key} is {value!r} and must be {word}")
+        raise file.fault(key, f"{key} is {key_file.shown(value)} and must be true or false")
+    if key in WORDS:
+        return file.one_of(key, value, WORDS[key])
+    if isinstance(usual, str):
+        return file.text(key, value)
+    least = 0 if usual == 0 or isinstance(usual, float) or key in MAY_BE_ZERO else 1
+    most = MOST_PARAMS if key.endswith("params") else MOST
+    return file.number(key, value, Numbers(least, most, isinstance(usual, int)), usual)
+
+
+def _size(file: KeyFile, value: Any) -> tuple[int, int]:
+    usual, text = RequestDefaults(), value if isinstance(value, str) else key_file.shown(value)
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if isinstance(value, bool) or not 0 <= number < 1e16 or (isinstance(example, int) and number != int(number)):
-        raise RequestError("model-facts", f"--model-facts {path}: {key} is {value!r} and must be a number")
-    return int(number) if isinstance(example, int) else number
+        return parse_pair("size:", text, "width x height", f"{usual.width}x{usual.height}")
+    except RequestError as error:
+        raise file.fault("size", error.message) from error
 
 
-def _check(path: Path, facts: TransformerFacts) -> None:
-    for key in NEEDED:
-        if getattr(facts, key) < 1:
-            raise RequestError("model-facts", f"--model-facts {path}: {key} must be above 0")
-    if facts.heads % facts.key_heads:
-        message = f"{facts.heads} heads are no multiple of {facts.key_heads} K/V heads"
-        raise RequestError("model-facts", f"--model-facts {path}: {message}")
-    if facts.text_stream not in TEXT_STREAMS:
-        message = f'text_stream is {facts.text_stream!r} and must be "", joint or own'
-        raise RequestError("model-facts", f"--model-facts {path}: {message}")
+def _check_together(file: KeyFile, facts: ModelFacts) -> None:
+    """Raise RequestError for values that are legal one by one and do not fit each other."""
+    transformer = facts.transformer
+    if transformer.heads % transformer.key_heads:
+        near = ", ".join(map(str, nearest(transformer.key_heads, divisors(transformer.heads))))
+        problem = f"kv_heads is {transformer.key_heads} and must divide the {transformer.heads} heads; nearest: {near}"
+        raise file.fault("kv_heads", problem)
+    own = transformer.text_stream == "own"
+    least = transformer.layers * transformer.matrix_params * (2 if own else 1)
+    least += 2 * transformer.vocabulary * transformer.hidden * own
+    if transformer.params < least:
+        problem = f"params is {transformer.params:,}, and the matrices of the blocks alone have {least:,}"
+        raise file.fault("params", f"{problem}; nearest: no params, so that they are counted")
+    try:
+        clip_of(Request(), facts)
+    except RequestError as error:  # names the flag, its value, and what would do
+        flag, value, problem = error.message.split(" ", 2)
+        key = flag.removeprefix("--")
+        given = f"{key} {value}" if key in file.content else f"does not say {key}, and Wan's {value}"
+        raise file.fault(key if key in file.content else "", f"{given} {problem}") from error

@@ -7,20 +7,28 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from hybridgen import yaml_file
+from hybridgen import key_file
 from hybridgen.errors import RequestError
+from hybridgen.key_file import KeyFile, Numbers
 from hybridgen.planner.hardware import Constant, Hardware, Link
 from hybridgen.planner.machines import ALIASES, MACHINES
+
+SHARE = Numbers(0.001, 0.999)
+LEGAL = {
+    **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
+    **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1), "channel_block": Numbers(0, whole=True)},
+}
+"""What a constant may be, by the last part of its name, in SI units; others are bytes, seconds or a loss: 0 or more."""
+COUNT = Numbers(1, 10**9, whole=True)
 
 
 def find(name: str) -> Hardware:
     """A machine by name, or from a YAML file. Raises RequestError (unknown-hardware, hardware-file)."""
     if name.endswith((".yaml", ".yml")):
         return read(Path(name))
-    wanted = ALIASES.get(name.lower(), name.lower())
-    if wanted in MACHINES:
-        return MACHINES[wanted]
-    close = difflib.get_close_matches(name, [*MACHINES, *ALIASES], n=2) or list(MACHINES)
+    if (known := _known(name)) is not None:
+        return known
+    close = _close(name)
     raise RequestError(
         "unknown-hardware",
         f"--hardware {name} is no known machine or YAML file; nearest: {', '.join(close)}",
@@ -28,74 +36,65 @@ def find(name: str) -> Hardware:
     )
 
 
+def _known(name: str) -> Hardware | None:
+    return MACHINES.get(ALIASES.get(name.lower(), name.lower()))
+
+
+def _close(name: str) -> list[str]:
+    return difflib.get_close_matches(name, [*MACHINES, *ALIASES], n=2) or list(MACHINES)
+
+
 def read(path: Path) -> Hardware:
     """A machine from a YAML file: `base:` names a known one, the other keys replace what differs.
 
     A constant is a number or {value: X, origin: TEXT}. Raises RequestError (hardware-file).
     """
-
-    def refuse(problem: str) -> RequestError:
-        return RequestError("hardware-file", f"--hardware {path}: {problem}")
-
-    try:
-        content = yaml_file.read(path).content
-    except yaml_file.Unreadable as error:
-        raise RequestError("hardware-file", f"--hardware {path}{error.at} {error.problem}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("base"), str):
-        raise refuse("needs base: NAME, a known machine from which the other constants are taken")
-    base = find(content.pop("base"))
-    machine: Hardware = _changed(base, {"name": path.stem, "title": path.stem, **content}, path.name, "", refuse)
+    file = key_file.read("--hardware", "hardware-file", path, "base: NAME")
+    if "base" not in file.content:
+        raise file.fault("", "needs base: NAME, a known machine from which the other constants are taken")
+    name = file.text("base", file.content["base"])
+    if (base := _known(name)) is None:
+        raise file.fault(
+            "base", f"base is {key_file.shown(name)}, no known machine; nearest: {', '.join(_close(name))}"
+        )
+    changes = {key: value for key, value in file.content.items() if key != "base"}
+    machine: Hardware = _changed(file, base, {"name": path.stem, "title": path.stem, **changes})
     return machine
 
 
-def _changed(base: Any, values: dict[str, Any], file: str, prefix: str, refuse: Any) -> Any:
+def _changed(file: KeyFile, base: Any, values: dict[Any, Any], prefix: str = "") -> Any:
     """A copy of a Hardware or Link with some fields replaced, each checked."""
-    known = {f.name for f in fields(base)}
-    changes = {}
-    for key, value in values.items():
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
-            raise refuse(f"unknown key {prefix}{key}; {hint}")
-        old = getattr(base, key)
+    known = [f.name for f in fields(base)]
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name not in known:
+            raise file.unknown(key, known)
+        old = getattr(base, name)
         if isinstance(old, Link):
             if not isinstance(value, dict):
-                raise refuse(f"{key} must hold bandwidth, latency or hop")
-            changes[key] = _changed(old, value, file, f"{key}.", refuse)
+                problem = f"{key} is {key_file.shown(value)} and must hold keys, as in {key}: {{bandwidth: "
+                raise file.fault(key, f"{problem}{old.bandwidth.value:g}}}")
+            changes[name] = _changed(file, old, value, f"{key}.")
         elif isinstance(old, Constant):
-            changes[key] = _constant(value, file, prefix + key, refuse)
+            changes[name] = _constant(file, key, value, LEGAL.get(name, Numbers(0)), old)
+        elif isinstance(old, bool):
+            changes[name] = file.switch(key, value)
+        elif isinstance(old, int):
+            changes[name] = file.number(key, value, COUNT, old)
         else:
-            changes[key] = _plain(value, type(old), prefix + key, refuse)
+            changes[name] = file.text(key, value)
     return replace(base, **changes)
 
 
-def _constant(value: Any, file: str, key: str, refuse: Any) -> Constant:
-    origin = f"given in {file}"
+def _constant(file: KeyFile, key: str, value: Any, legal: Numbers, old: Constant) -> Constant:
+    origin = f"given in {file.path.name}"
     if isinstance(value, dict):
-        if unknown := sorted(map(str, value.keys() - {"value", "origin"})):
-            raise refuse(f"unknown key {key}.{unknown[0]}; known: value, origin")
-        value, origin = value.get("value"), str(value.get("origin", origin))
-    try:
-        number = float(value)  # YAML reads 80e9 as text
-    except (TypeError, ValueError):
-        raise refuse(f"{key} is {value!r} and must be a number in SI units") from None
-    least = 0.0 if key.split(".")[-1] in _MAY_BE_ZERO else None
-    if not (number > 0 if least is None else number >= least) or number == float("inf"):
-        raise refuse(f"{key} is {value!r} and must be above 0")
-    return Constant(number, origin)
-
-
-_MAY_BE_ZERO = (
-    *("memory", "reserve", "first", "packed", "freed", "scattered", "unfolded", "channel_block", "slowdown"),
-    *("latency", "hop", "launch", "step", "ring", "pixels", "fixed", "error", "anchored"),
-)
-
-
-_KINDS = {int: "a whole number above 0", str: "text", bool: "true or false"}
-
-
-def _plain(value: Any, kind: type, key: str, refuse: Any) -> Any:
-    fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-    if not fits or (kind is int and value < 1):
-        raise refuse(f"{key} is {value!r} and must be {_KINDS[kind]}")
-    return value
+        if unknown := [str(name) for name in value if name not in ("value", "origin")]:
+            raise file.unknown(f"{key}.{unknown[0]}", ("value", "origin"))
+        if "value" not in value:
+            raise file.fault(key, f"{key} holds no value; it is written as in {key}: {{value: {old.value:g}}}")
+        if "origin" in value:
+            origin = file.text(f"{key}.origin", value["origin"])
+        key, value = f"{key}.value", value["value"]
+    return Constant(float(file.number(key, value, legal, old.value)), origin)
