@@ -17,10 +17,11 @@ from hybridgen.errors import RequestError
 from hybridgen.layout import Layout
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
-from hybridgen.planner import compute, cost, decode
+from hybridgen.planner import compute, cost, decode, memory
 from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
 from hybridgen.planner.orders import best_order, vae_span
+from hybridgen.planner.search import held
 from hybridgen.planner.topology import Span, exchange_seconds, span, span_of_axis
 from hybridgen.strategies import registry
 
@@ -310,3 +311,14 @@ def test_a_wrong_machine_file_is_refused(text: str, says: str, tmp_path: Path) -
     file.write_text(text)
     with pytest.raises(RequestError, match=says.replace("?", r"\?").replace(".", r"\.")):
         find(str(file))
+
+
+@pytest.mark.parametrize("stages", [(), (2, 2, 30, 2, 4), (2, 2, 2, 4, 30), (8, 8, 8, 8, 8)], ids=str)
+@pytest.mark.parametrize("order", [AXES, AXES[::-1]], ids=["usual", "reversed"])
+def test_the_fullest_rank_is_that_of_all_stages(stages: tuple[int, ...], order: tuple[str, ...]) -> None:
+    degrees = Degrees(cfg=2, pipefusion=5, ulysses=2, vae=8)
+    plan, machine = Plan(WAN22, PUBLISHED_CLIP, degrees, order, stages=stages), find("cpu")
+    ranks = [plan.layout.rank({"pipefusion": stage}) for stage in range(degrees.pipefusion)]
+    fullest = max(ranks, key=lambda rank: memory.peak(plan, rank))
+    assert held(plan, machine) == held(plan, machine, fullest)
+    assert not stages or fullest == ranks[stages.index(max(stages))]

@@ -52,9 +52,7 @@ def test_branches_and_shares_of_the_sequence() -> None:
 
     assert size("text K/V") == 2 * size("text K/V", cfg=2) == 2 * 2 * 2 * 512 * 5120 * 40 * 2
     shared = sum(t.size for t in terms(Plan(WAN22, CLIP, Degrees(ulysses=8))) if t.moment)
-    assert shared == pytest.approx(
-        size("activations") / 8, rel=0.001
-    )  # its buffers fill what the block needs elsewhere
+    assert shared == pytest.approx(size("activations") / 8, rel=0.001)  # its buffers fill what the block needs elsewhere
     buffers = Plan(WAN22, CLIP, Degrees(pipefusion=2), warmup=1)
     kept = [t.size for t in terms(buffers) if t.name == "K/V buffers"]
     assert kept == [2 * 75600 * 5120 * 2 * 20 * 2]  # K and V, tokens, channels, bf16, layers of a stage, branches
