@@ -12,9 +12,10 @@ from hybridgen.cli import plan_explain, plan_table, text
 from hybridgen.cli import plan_options as flag
 from hybridgen.cli.options import with_recipe_flags
 from hybridgen.degrees import Degrees
-from hybridgen.errors import RequestError
+from hybridgen.errors import Change, RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.facts import ModelFacts
+from hybridgen.outputs import free_name
 from hybridgen.planner import recommend, refusals, report
 from hybridgen.planner.ask import Recommendation, ask_for, rounder
 from hybridgen.planner.hosts import spread
@@ -80,13 +81,17 @@ def plan(
     ask = ask_for(published_frames(recipe, facts), count, computer, facts)
     if anchor is not None:
         ask = replace(ask, hardware=recommend.anchored(computer, ask.template, anchor))
+        text.say(*recommend.doubts(computer, ask.template, anchor))
     ask = replace(
         ask,
         approximate=approximate,
         memory=None if memory is None else text.quantity("--memory", memory, text.BYTES, "40GB"),
         max_time=None if max_time is None else text.quantity("--max-time", max_time, text.SECONDS, "90s"),
     )
-    found = recommend.fewer(ask) if fewer else recommend.recommend(ask)
+    try:
+        found = recommend.fewer(ask) if fewer else recommend.recommend(ask)
+    except RequestError as error:
+        raise with_counts(error, count, gpus, nodes) from error
     repeated = {
         **{"nodes": nodes, "gpus-per-node": gpus_per_node, "hardware": machine, "heads": heads, "dtype": dtype},
         **{"model-facts": model_facts, "anchor": anchor, "memory": memory, "max-time": max_time, "top": top},
@@ -99,7 +104,7 @@ def plan(
     if plot is not None:
         from hybridgen.cli.plot import draw
 
-        draw(plot, found, recommend.scaling(replace(ask, gpus=found.ask.gpus)), page.shown)
+        draw(plot, found, recommend.scaling(replace(ask, gpus=found.ask.gpus)), page.shown, page.frames)
     if as_json:
         data = report.as_data(found, page.listed, refusals.all_rejected(found), page.frames)
         if scaling:
@@ -107,14 +112,15 @@ def plan(
         text.answer(json.dumps(data, indent=2))
     elif quiet:
         text.answer(chosen.config)
-    elif scaling:
-        text.answer(*page.head, "", *plan_table.scaling(recommend.scaling(ask)))
-    elif rejected:
-        text.answer(*page.head, "", *plan_table.rejected(refusals.all_rejected(found)))
-    elif explain is not None:
-        text.answer(*page.head, "", *plan_explain.page(found, chosen, explain))
     else:
-        text.answer(*page.table(), *(f"wrote    {path}" for path in (save, plot) if path))
+        lines = page.table() if not (scaling or rejected or explain is not None) else [*page.head, ""]
+        if scaling:
+            lines += plan_table.scaling(recommend.scaling(ask))
+        elif rejected:
+            lines += plan_table.rejected(refusals.all_rejected(found))
+        elif explain is not None:
+            lines += plan_explain.page(found, chosen, explain)
+        text.answer(*lines, *(f"wrote    {path}" for path in (save, plot) if path))
 
 
 def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
@@ -142,8 +148,9 @@ def counts(
     if gpus is None and any(name != "vae" for name in given):
         gpus = Degrees(**given).world  # type: ignore[arg-type]
     if gpus is None:
-        message = "--gpus is missing: how many GPUs are there? nearest: --gpus 8"
-        raise RequestError("gpus", message, tries=[{"gpus": "8"}])
+        some = str(8 * (nodes or 1))
+        message = f"--gpus is missing: how many GPUs are there? nearest: --gpus {some}"
+        raise RequestError("gpus", message, tries=[{"gpus": some}])
     if gpus > MAX_RANKS:
         raise RequestError("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
     if nodes is not None:
@@ -159,6 +166,19 @@ def counts(
             message = f"--gpus-per-node {per_node} does not divide {gpus} GPUs; nearest: {share.each}"
             raise RequestError("gpus", message, tries=[{"gpus-per-node": str(share.each)}])
     return gpus, per_node
+
+
+def with_counts(error: RequestError, count: int, gpus: int | None, nodes: int | None) -> RequestError:
+    """The error with changes that say how many GPUs they are for, where flags left that to degrees or to hosts."""
+    tries: list[Change | str] = []
+    for change in error.tries:
+        if isinstance(change, str) or (gpus is not None and nodes is None):
+            tries.append(change)
+        elif "gpus" not in change:
+            tries.append({**change, **({} if nodes else {"gpus": str(count)})})
+        else:
+            tries.append({**change, **({"nodes": None, "gpus-per-node": str(count // nodes)} if nodes else {})})
+    return RequestError(error.rule, error.message, error.why, tries)
 
 
 @dataclass
@@ -216,7 +236,9 @@ class Page:
         if why := self.unrunnable:
             raise RequestError("save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}])
         if path.exists():
-            raise RequestError("output-exists", f"--save {path} exists; nothing is overwritten, name another file")
+            free = free_name(path, path.suffix)
+            message = f"--save {path} exists, and nothing is overwritten; nearest: {free}"
+            raise RequestError("output-exists", message, tries=[{"save": str(free)}])
         try:
             path.write_text(dumps(self.as_recipe(candidate)), encoding="utf-8")
         except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridgen.cli.text import paragraph, seconds, size, span, table, width
+from hybridgen.cli.text import counted, paragraph, seconds, short, size, span, table, width
 from hybridgen.planner import compute, decode
 from hybridgen.planner.ask import Recommendation
 from hybridgen.planner.memory import phase_sizes
@@ -48,7 +48,7 @@ def _time(candidate: Candidate) -> list[str]:
         bound = f"{item.bound}, {item.link}" if item.link else item.bound
         bar = "#" * round(full * share)
         rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{full}}", f"{bound:<{wide}}"])
-    first = f"denoise, {steps} steps of {cost.denoise / steps * 1e3:.0f} ms"
+    first = f"denoise, {counted(steps, 'step')} of {cost.denoise / steps * 1e3:.0f} ms"
     return table([first, "s", "%", " " * full, "bound by".ljust(wide)], rows)
 
 
@@ -89,11 +89,11 @@ def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
 
 def _memory(candidate: Candidate) -> list[str]:
     rows = [
-        [term.name, f"{term.size / 1e9:.3g}", ", ".join(term.phases) + (f" ({term.moment})" if term.moment else "")]
+        [term.name, short(term.size / 1e9), ", ".join(term.phases) + (f" ({term.moment})" if term.moment else "")]
         for term in candidate.terms
     ]
     held = phase_sizes(candidate.terms)
-    rows += [[f"in all, {phase}", f"{total / 1e9:.3g}", ""] for phase, total in held.items()]
+    rows += [[f"in all, {phase}", short(total / 1e9), ""] for phase, total in held.items()]
     widest = max(len(row[2]) for row in rows)
     return table(
         ["memory of the fullest rank", "GB", f"{'held in':<{widest}}"], [[*r[:2], r[2].ljust(widest)] for r in rows]

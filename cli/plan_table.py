@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, span, table
+from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, short, span, table
 from hybridgen.evidence import results
 from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.cost import cost
@@ -20,7 +20,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus
     clip, name = plan.clip, plan.facts.name
     guided = "guidance on" if plan.branches == 2 else "no guidance"
-    what = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {clip.steps} steps, {guided}, {DTYPES[plan.dtype]}"
+    made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
+    what = f"{made}, {guided}, {DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
     if gpus > (size := ranks_of_domain(gpus, hardware)):
         each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
@@ -165,7 +166,7 @@ def scaling(found: Sequence[Recommendation]) -> list[str]:
             [
                 str(one.ask.gpus), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
                 f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
-                f"{3600 / c.cost.clip:.3g}",
+                short(3600 / c.cost.clip),
             ]
         )  # fmt: skip
     right = max(len(row[0]) for row in [titles, *rows])

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridgen.cli.text import seconds
+from hybridgen.cli.text import counted, seconds
 from hybridgen.errors import RequestError
+from hybridgen.outputs import free_name
 from hybridgen.planner.ask import Recommendation
 from hybridgen.planner.ranking import Candidate
 from hybridgen.planner.reasons import by_name
@@ -30,8 +31,10 @@ OTHER = "#d0d0d0"
 BARS = 6
 
 
-def draw(path: Path, found: Recommendation, widths: Sequence[Recommendation], shown: Sequence[Candidate]) -> None:
-    """Write the picture. Raises RequestError where matplotlib or the folder is missing, or the file exists."""
+def draw(
+    path: Path, found: Recommendation, widths: Sequence[Recommendation], shown: Sequence[Candidate], frames: int
+) -> None:
+    """Write the picture. Raises RequestError where matplotlib or the folder is missing, or the file cannot be."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -39,25 +42,33 @@ def draw(path: Path, found: Recommendation, widths: Sequence[Recommendation], sh
             "plot", "--plot needs matplotlib, which is not installed", tries=["pip install matplotlib"]
         ) from error
     if path.exists():
-        raise RequestError("output-exists", f"--plot {path} exists; nothing is overwritten, name another file")
+        near = str(free_name(path, path.suffix))
+        message = f"--plot {path} exists, and nothing is overwritten; nearest: {near}"
+        raise RequestError("output-exists", message, tries=[{"plot": near}])
     figure = Figure(figsize=(12, 5.2), layout="constrained")
+    if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
+        near = str(free_name(path.with_suffix(".png"), ".png"))
+        message = f"--plot {path} names no kind of picture that matplotlib writes; nearest: {near}"
+        raise RequestError("output-format", message, tries=[{"plot": near}])
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _scaling(left, widths)
     _times(right, shown[:BARS])
     clip, facts = found.best.plan.clip, found.best.plan.facts
-    title = f"{facts.name}, {clip.width}x{clip.height}, {clip.steps} steps, on {found.ask.hardware.title} (predicted)"
+    made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
+    title = f"{facts.name}, {made}, on {found.ask.hardware.title} (predicted)"
     figure.suptitle(title, fontsize=15)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=12, frameon=False)
     try:
         figure.savefig(path, dpi=160)
-    except (OSError, ValueError) as error:
-        raise RequestError("output-folder", f"--plot {path} cannot be written: {error}") from error
+    except OSError as error:
+        raise RequestError("output-folder", f"--plot {path} cannot be written: {error.strerror}") from error
 
 
 def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     gpus = [one.ask.gpus for one in widths]
     error = widths[0].ask.hardware.anchored.value  # a ratio to one GPU's time is as good as with that time known
     low, high = ([one.best.speedup * (1 + s * error * (one.ask.gpus > 1)) for one in widths] for s in (-1, 1))
+    high = [min(pair) for pair in zip(high, gpus, strict=True)]  # more than ideal is predicted by nothing here
     axes.plot(gpus, gpus, "--", color="#808080", label="ideal")
     axes.fill_between(gpus, low, high, color=COLOURS["matrix products"], alpha=0.25, linewidth=0, label="range")
     axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")

@@ -16,6 +16,7 @@ import typer
 from hybridgen import shelf
 from hybridgen.cli import draw, text
 from hybridgen.errors import RequestError
+from hybridgen.outputs import free_name
 from hybridgen.plan import Plan
 from hybridgen.planner.report import input_flags
 from hybridgen.recipe import Measured, Recipe, compose
@@ -205,9 +206,21 @@ def export(
     from hybridgen.exchange import trtllm, xdit
 
     found = compose(shelf.located(recipe), settings or [], {})
-    made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, planned(found))
+    plan = planned(found)
+    try:
+        made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, plan)
+    except RequestError as error:
+        raise RequestError(error.rule, error.message, tries=_exports(error, recipe, to, settings or [])) from error
     text.say(*(f"warning: {warning}" for warning in made.warnings))
     _write(made.text, out, overwrite)
+
+
+def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str]) -> list[str]:
+    """The command with changes of flags as changes of keys."""
+    changes = [change for change in error.tries if not isinstance(change, str)]
+    keys = [[f"parallel.{name}={value or 'null'}" for name, value in change.items()] for change in changes]
+    start = ["hybridgen", "recipes", "export", str(recipe), "--to", to.value]
+    return [shlex.join([*start, *(word for key in [*settings, *found] for word in ("--set", key))]) for found in keys]
 
 
 @app.command("import")
@@ -233,6 +246,7 @@ def _write(content: str, out: Path | None, overwrite: bool) -> None:
         text.answer(content.rstrip("\n"))
         return
     if out.exists() and not overwrite:
-        raise RequestError("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
+        message = f"--out {out} exists; give --overwrite to replace it, or another name"
+        raise RequestError("output-exists", message, tries=[{"out": str(free_name(out, out.suffix))}])
     out.write_text(content, encoding="utf-8")
     text.answer(str(out))

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from decimal import Decimal
 
 from hybridgen.errors import RequestError
 
@@ -80,9 +81,16 @@ def seconds(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+def short(value: float) -> str:
+    """Three digits and no exponent, however small: 5590, 57.4, 0.000131."""
+    return f"{Decimal(f'{value:.3g}'):f}"
+
+
 def span(low: float, high: float) -> str:
-    """A range in as few digits as tell its ends apart: 6.7-7.4, 325-359."""
-    digits = 0 if high >= 99.5 else 1 if high >= 2 else 2
+    """A range in as few digits as tell its ends apart: 6.7-7.4, 325-359, 0.0102-0.0108."""
+    digits = 0 if high >= 99.5 else 1 if high >= 2 else 2 if high >= 0.1 else 3
+    while low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
     return f"{low:.{digits}f}-{high:.{digits}f}"
 
 

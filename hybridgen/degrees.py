@@ -65,13 +65,17 @@ class Degrees:
         return " ".join(f"{name}{named[name]}" for name in order if name in named) or "one rank"
 
 
-def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2") -> tuple[int, int]:
+def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2", retry: str = "") -> tuple[int, int]:
     """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two whole numbers above 0, of at
-    most 9 digits."""
+    most 9 digits.
+
+    `retry` is the flag, without dashes, for which the example will always do.
+    """
     match = re.fullmatch(r"\s*(\d{1,9})\s*[xX*]\s*(\d{1,9})\s*", text)
     pair = (int(match[1]), int(match[2])) if match else (0, 0)
     if min(pair) < 1:
-        raise RequestError("degree-format", f"{flag} {text} is not {meaning}; write it as in {flag} {example}")
+        message = f"{flag} {text} is not {meaning}; write it as in {flag} {example}"
+        raise RequestError("degree-format", message, tries=[{retry: example}] if retry else [])
     return pair
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from difflib import get_close_matches
 
 from hybridgen import kernels
 from hybridgen.degrees import AXES, Degrees, divisors, nearest, parse_pair
@@ -70,9 +71,12 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
 def check_runtime(runtime: Runtime) -> None:
     """Raise RequestError for a name that does not exist."""
     if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
-        raise RequestError("dtype", f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}")
+        near = [*get_close_matches(runtime.dtype, ITEMSIZE, 1), "bfloat16"][0]
+        message = f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}"
+        raise RequestError("dtype", message, tries=[{"dtype": near}])
     if runtime.device is not None and runtime.device not in DEVICES:
-        raise RequestError("device", f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}")
+        message = f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}"
+        raise RequestError("device", message, tries=[{"device": None}])
     if runtime.attention is not None:
         kernels.check_name(runtime.attention)
 
@@ -157,22 +161,20 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
     if not names:
         return AXES
     names = [name.strip() for name in names]
+    known = dict.fromkeys(axis for name in names for axis in get_close_matches(name, AXES, 1))
+    missing = [axis for axis in AXES if axis not in known and degrees.size(axis) > 1]
+    near = ",".join([*known, *missing])
     for name in names:
         if name not in AXES:
-            raise RequestError(
-                "order", f"--order names {name or 'nothing'}; axes are: {', '.join(AXES)}", RULES["order"]
-            )
-        if names.count(name) > 1:
-            raise RequestError("order", f"--order names {name} twice; every axis has one place", RULES["order"])
-    missing = [axis for axis in AXES if axis not in names and degrees.size(axis) > 1]
+            complaint = f"names {name or 'nothing'}; axes are: {', '.join(AXES)}"
+        elif names.count(name) > 1:
+            complaint = f"names {name} twice; every axis has one place"
+        else:
+            continue
+        raise RequestError("order", f"--order {complaint}", RULES["order"], [{"order": near or None}])
     if missing:
-        raise RequestError(
-            "order",
-            f"--order {','.join(names)} leaves out {', '.join(missing)}, which more than one rank shares; "
-            f"nearest: {','.join([*names, *missing])}",
-            RULES["order"],
-            [{"order": ",".join([*names, *missing])}],
-        )
+        complaint = f"leaves out {', '.join(missing)}, which more than one rank shares; nearest: {near}"
+        raise RequestError("order", f"--order {','.join(names)} {complaint}", RULES["order"], [{"order": near}])
     return (*names, *(axis for axis in AXES if axis not in names))
 
 
@@ -181,7 +183,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     defaults = facts.defaults
     width, height = defaults.width, defaults.height
     if request.size is not None:
-        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}")
+        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}", "size")
     multiple_w, multiple_h = facts.size_multiple
     if width % multiple_w or height % multiple_h:
         near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
@@ -209,7 +211,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
     _check_positions(facts, width, height, frames)
     steps = defaults.steps if request.steps is None else request.steps
     if steps < 1:
-        raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1")
+        raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1", tries=[{"steps": "1"}])
     if request.fps is not None and request.fps < 1:
         raise RequestError(
             "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
@@ -285,11 +287,10 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
     inner = facts.transformer.heads * facts.transformer.head_dim
     if heads < 1 or inner % heads:
-        close = ", ".join(map(str, nearest(heads, divisors(inner))))
-        raise RequestError(
-            "heads",
-            f"--heads {heads} does not divide the {inner} channels of attention of {facts.name}; nearest: {close}",
-        )
+        close = nearest(heads, divisors(inner))
+        complaint = f"does not divide the {inner} channels of attention of {facts.name}"
+        message = f"--heads {heads} {complaint}; nearest: {', '.join(map(str, close))}"
+        raise RequestError("heads", message, tries=[{"heads": str(min(close, key=lambda n: abs(n - heads)))}])
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 

@@ -17,10 +17,11 @@ from hybridgen.errors import RequestError
 from hybridgen.layout import Layout
 from hybridgen.models import catalogue
 from hybridgen.plan import Clip, Plan
-from hybridgen.planner import compute, cost, decode
+from hybridgen.planner import compute, cost, decode, memory
 from hybridgen.planner.lookup import find
 from hybridgen.planner.machines import MACHINES
-from hybridgen.planner.orders import best_order, spans_of
+from hybridgen.planner.orders import best_order, vae_span
+from hybridgen.planner.search import held
 from hybridgen.planner.topology import Span, exchange_seconds, span, span_of_axis
 from hybridgen.strategies import registry
 
@@ -224,11 +225,10 @@ def test_spans_are_those_of_the_groups(degrees: Degrees, domain: int) -> None:
     """The formula for an axis against every group of the layout, in several orders."""
     for order in (AXES, AXES[::-1], ("ulysses", "cfg", "col", "row", "tp", "ring", "pipefusion")):
         layout = Layout(degrees, order)
-        spans = spans_of(Plan(WAN22, PUBLISHED_CLIP, degrees, order), order, domain)
         for axis in (a for a in AXES if degrees.size(a) > 1):
             crossing = any(len({rank // domain for rank in group}) > 1 for group in layout.groups(axis))
-            assert spans[axis].crosses == crossing == span(layout, axis, domain).crosses, (order, axis)
-        assert spans["vae"] == span(layout, "vae", domain)
+            assert crossing == span(layout, axis, domain).crosses, (order, axis)
+        assert vae_span(degrees.vae, layout.stride("cfg"), domain) == span(layout, "vae", domain)
 
 
 def test_a_domain_that_holds_all_has_one_order() -> None:
@@ -243,18 +243,27 @@ def test_cfg_crosses_nodes_and_ulysses_does_not(start: tuple[str, ...]) -> None:
     assert not span(plan.layout, "ulysses", 8).crosses and span(plan.layout, "cfg", 8).crosses
 
 
-def test_the_chosen_order_is_the_fastest_of_all() -> None:
+@pytest.mark.parametrize(
+    ("hardware", "degrees"),
+    [
+        ("h100", Degrees(cfg=2, tp=2, ulysses=2, ring=3, vae=8)),
+        ("gb200-nvl72", Degrees(cfg=2, ulysses=8, attn2d=(36, 8), vae=8)),  # two axes of one size
+        ("h200", Degrees(pipefusion=2, ulysses=4, attn2d=(4, 3), vae=16)),
+    ],
+    ids=str,
+)
+def test_the_chosen_order_is_the_fastest_of_all(hardware: str, degrees: Degrees) -> None:
     from itertools import permutations
 
-    machine, degrees = find("h100"), Degrees(cfg=2, tp=2, ulysses=2, ring=3, vae=8)
-    plan = Plan(WAN22, PUBLISHED_CLIP, degrees)
+    machine, plan = find(hardware), Plan(WAN22, PUBLISHED_CLIP, degrees)
+    axes = [axis for axis in AXES if degrees.size(axis) > 1]
 
     def seconds(order: tuple[str, ...]) -> float:
         found = cost.cost(replace(plan, order=order), machine)
         return found.denoise + found.decode
 
-    rest = [axis for axis in AXES if axis not in ("cfg", "tp", "ring", "ulysses")]
-    every = [seconds((*order, *rest)) for order in permutations(("cfg", "tp", "ring", "ulysses"))]
+    rest = [axis for axis in AXES if axis not in axes]
+    every = [seconds((*order, *rest)) for order in permutations(axes)]
     assert seconds(best_order(plan, machine).order) == pytest.approx(min(every), rel=1e-12)
     assert max(every) > 1.05 * min(every)
 
@@ -302,3 +311,14 @@ def test_a_wrong_machine_file_is_refused(text: str, says: str, tmp_path: Path) -
     file.write_text(text)
     with pytest.raises(RequestError, match=says.replace("?", r"\?").replace(".", r"\.")):
         find(str(file))
+
+
+@pytest.mark.parametrize("stages", [(), (2, 2, 30, 2, 4), (2, 2, 2, 4, 30), (8, 8, 8, 8, 8)], ids=str)
+@pytest.mark.parametrize("order", [AXES, AXES[::-1]], ids=["usual", "reversed"])
+def test_the_fullest_rank_is_that_of_all_stages(stages: tuple[int, ...], order: tuple[str, ...]) -> None:
+    degrees = Degrees(cfg=2, pipefusion=5, ulysses=2, vae=8)
+    plan, machine = Plan(WAN22, PUBLISHED_CLIP, degrees, order, stages=stages), find("cpu")
+    ranks = [plan.layout.rank({"pipefusion": stage}) for stage in range(degrees.pipefusion)]
+    fullest = max(ranks, key=lambda rank: memory.peak(plan, rank))
+    assert held(plan, machine) == held(plan, machine, fullest)
+    assert not stages or fullest == ranks[stages.index(max(stages))]

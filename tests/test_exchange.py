@@ -186,6 +186,27 @@ def test_both_generations_are_read(tmp_path: Path) -> None:
     assert all(one in str(current.notes) for one in left_out)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("linear: {type: trtllm-fp4}", "linear layers of type trtllm-fp4"),
+        ("linear: trtllm-fp8-blockwise", "linear layers of type trtllm-fp8-blockwise"),
+        ("linear: {type: default}", ""),
+        ("linear: {}", ""),
+        ("skip_components: [text_encoder]", "skipped components (text_encoder)"),
+        ("skip_components: []", ""),
+        ("text_encoder_path: /models/gemma", "a text encoder of its own"),
+        ("text_encoder_path: ''", ""),
+        ("device: cpu", "the device cpu"),
+        ("device: cuda", ""),
+        ("skip_warmup: true", ""),
+    ],
+)
+def test_older_keys_that_change_picture_or_speed_are_named(text: str, says: str, tmp_path: Path) -> None:
+    _, left_out = imported(text + "\n", tmp_path, "wan2.2")
+    assert len(left_out) == bool(says) and all(one.startswith(says) for one in left_out)
+
+
 def test_the_older_parallel_vae_takes_all_ranks(tmp_path: Path) -> None:
     text = "parallel: {dit_cfg_size: 2, dit_ulysses_size: 4, enable_parallel_vae: %s}\n"
     assert imported(text % "true", tmp_path, "wan2.2")[0].parallel.vae == 8
@@ -232,9 +253,17 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out == f"{written}\n" and err.startswith("warning: ")
     assert call(["recipes", "import", str(written), "--out", str(recipe)]) == 0
     assert call(["recipes", "import", str(written), "--out", str(recipe)]) == 2
-    assert call(["recipes", "export", str(NVL72), "--to", "xdit"]) == 2
     assert call(["recipes", "import", str(tmp_path / "none.yaml")]) == 2
     capsys.readouterr()
+    for command in (
+        "show nope",
+        f"export {NVL72} --to xdit",
+        "export wan22-t2v-720p-8gpu --to xdit --set request.steps=9",
+    ):
+        assert call(["recipes", *command.split()]) == 2
+        tried = capsys.readouterr().err.splitlines()[-1].removeprefix("  try:  hybridgen ")
+        assert call(tried.split()) == 0
+        assert ("--ulysses_degree 8" in capsys.readouterr().out) == ("export" in command)
     assert call(["run", "--recipe", str(recipe), "--dry-run"]) == 0
     assert "cfg2 ulysses4 attn2d3x3 vae8" in capsys.readouterr().out
     written.write_text("parallel_config: {cfg_size: 2}\n")

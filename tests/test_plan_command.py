@@ -130,8 +130,17 @@ def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
     machine = recommend.anchored(find("h200"), template, 500)
     before, found = (recommend.recommend(Ask(template, 8, m)) for m in (find("h200"), machine))
     assert found.one_gpu == pytest.approx(500) and before.one_gpu > 1000
+    assert recommend.doubts(find("h200"), template, 500) == []
     (low, high), (wide_low, wide_high) = found.best.cost.range, before.best.cost.range
     assert high / low < wide_high / wide_low
+
+
+def test_an_anchor_far_from_the_prediction_is_doubted(plan: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for seconds, far in ((5.7, True), (130, False), (1000, False), (1200, True)):
+        assert call(["plan", "--gpus", "8", "--anchor", str(seconds), "-q"]) == 0
+        said = capsys.readouterr().err
+        assert said.startswith(f"warning: --anchor {seconds:g} s is far from the 372 s predicted") == far
+        assert said.count("\n") == far
 
 
 def test_planning_is_quick() -> None:
@@ -147,6 +156,22 @@ def test_planning_is_quick() -> None:
 
 
 # The pages
+
+
+def test_small_figures_are_written_out(plan: Any) -> None:
+    pages = [plan(f"--model demo --hardware rtx4090 --gpus 8 --steps 1 {more}") for more in ("", "--scaling")]
+    pages.append(plan("--model demo --hardware rtx4090 --gpus 8 --steps 1 --explain 1").split("constants of")[0])
+    for page in pages:
+        assert not re.search(r"\d[eE][+-]?\d", page) and "1 step," in page and "1 steps" not in page
+        assert all(low != high for low, high in re.findall(r"(\d+\.\d+)-(\d+\.\d+)", page))
+    assert "1 step of" in pages[2]
+
+
+@pytest.mark.parametrize("page", ["", "--scaling", "--rejected", "--explain 1"])
+def test_every_page_ends_with_the_files_written(page: str, plan: Any, tmp_path: Path) -> None:
+    recipe, picture = tmp_path / "r.yaml", tmp_path / "p.png"
+    out = plan(f"--gpus 2 {page} --save {recipe} --plot {picture}")
+    assert out.endswith(f"wrote    {recipe}\nwrote    {picture}\n") and recipe.exists() and picture.exists()
 
 
 def test_the_table_says_what_and_why(plan: Any) -> None:
@@ -247,7 +272,29 @@ def test_a_picture_is_drawn(plan: Any, tmp_path: Path) -> None:
     picture = tmp_path / "p.png"
     plan(f"--gpus 8 --plot {picture}")
     assert Image.open(picture).size[0] > 1500
-    assert "error[output-exists]" in plan(f"--gpus 8 --plot {picture}", code=2)
+    assert f"nearest: {tmp_path / 'p-2.png'}" in plan(f"--gpus 8 --plot {picture}", code=2)
+    refused = plan(f"--gpus 8 --plot {tmp_path / 'x.jpgx'}", code=2)
+    assert f"nearest: {tmp_path / 'x.png'}" in refused and refused.endswith(f"--plot {tmp_path / 'x.png'}\n")
+
+
+def test_the_picture_names_the_clip_and_promises_no_more_than_ideal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    bands, titles = [], []
+    monkeypatch.setattr(Axes, "fill_between", lambda self, *band, **_: bands.append(band))
+    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
+    words = f"plan --gpus 8 --hardware rtx4090 --model wan2.1-1.3b --frames 80 -q --plot {tmp_path / 'p.png'}"
+    assert call(shlex.split(words)) == 0
+    ((gpus, low, high),) = bands
+    assert (
+        gpus == [1, 2, 4, 8]
+        and high[1:3] == [2, 4]
+        and all(a <= b <= n for n, a, b in zip(gpus, low, high, strict=True))
+    )
+    assert titles == ["wan2.1-t2v-1.3b, 832x480, 80 frames, 50 steps, on RTX 4090 (predicted)"]
 
 
 def test_a_picture_needs_matplotlib(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +323,7 @@ def test_the_saved_recipe_is_the_plan(flags: str, plan: Any, tmp_path: Path) -> 
     assert saved.clip.guidance == found["request"]["guidance"]
     assert saved.latent_shape[1] == found["request"]["latent_frames"]
     assert (saved.patches, saved.warmup) == ((4, 2) if "--patches" in flags else (0, 1))
-    assert "error[output-exists]" in plan(f"{flags} --save {file}", code=2)
+    assert plan(f"{flags} --save {file}", code=2).endswith(f"--save {tmp_path / 'r-2.yaml'}\n")
 
 
 @pytest.mark.parametrize("flags", ["--gpus 72", "--gpus 64 --hardware h200", "--gpus 8 --pipefusion 2 --warmup 3"])
@@ -394,7 +441,7 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "rule", "says"),
     [
-        ("--gpus 8 --ulysses 6 --cfg 2", "ulysses-heads", "nearest: 5, 8"),
+        ("--gpus 8 --ulysses 6 --cfg 2", "ulysses-heads", "of wan2.2-t2v-a14b; nearest: cfg2 ulysses4 vae8, "),
         ("--gpus 8 --ulysses 5", "no-plan", "no legal plan has 8 GPUs with --ulysses 5"),
         ("--gpus 8 --vae 9", "vae-width", "nearest: 8"),
         ("--gpus 3 --cfg 2 --vae 8", "no-plan", "with --cfg 2 --vae 8"),
@@ -402,6 +449,22 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
         ("--gpus 72 --max-time 5s", "max-time", "288 GPUs as cfg2 ulysses8"),
         ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 8 GPUs as cfg2 tp2 ulysses2 vae8"),
         ("--gpus 8 --memory 15GB", "memory", "needs 19.5 GB on a GPU, more than --memory 15GB; nearest: 32 GPUs"),
+        ("--gpus 8 --memory 10GB", "memory", "none for up to 128 GPUs will: the text encoder alone takes 11.4 GB"),
+        ("--gpus 8 --memory 13GB", "memory", "the text encoder and the context alone take 13.4 GB, which no split"),
+        ("--gpus 8 --ulysses 3", "ulysses-heads", "nearest: ulysses8 vae8, "),
+        ("--gpus 8 --cfg 1 --max-time 1s", "max-time", "no plan for 8 x GB200 will do: "),
+        ("--gpus 8 --hardware rtx4090 --ulysses 8", "memory", "with --ulysses 8 will do: "),
+        (
+            "--model cosmos2.5-14b --gpus 3 --hardware rtx4090 --frames 17 --ring 2 --dtype float32",
+            "memory",
+            "no legal plan has 3 GPUs with --ring 2; no plan for 3 x RTX 4090 will do: ",
+        ),
+        (
+            "--model cosmos3 --gpus 9 --frames 80 --ulysses 3 --ring 3 --hardware rtx4090",
+            "memory",
+            "nearest: 8 GPUs as cfg2 tp4 vae8",
+        ),
+        ("--gpus 8 --plot /nonexistent/x.png", "output-folder", "x.png cannot be written: No such file or directory"),
         ("--gpus 8 --memory much", "quantity", "--memory 40GB"),
         ("--gpus 8 --memory 40", "quantity", "--memory 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "--max-time 90s"),

@@ -230,7 +230,9 @@ def test_the_wrong_number_of_joined_ranks_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     first, last = done.stderr.splitlines()[-2:]
-    assert first.startswith("error[world-size]: the launcher started 2 ranks and the plan has 4") and "nearest: " in first
+    assert (
+        first.startswith("error[world-size]: the launcher started 2 ranks and the plan has 4") and "nearest: " in first
+    )
     assert last.startswith("  try:  hybridgen run --model demo --ulysses 2 ")
 
 

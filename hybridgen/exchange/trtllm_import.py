@@ -175,9 +175,16 @@ def _left_out(content: dict[str, Any], backend: str) -> list[str]:
     """What changes picture or speed there, and is not done here."""
     quant, cache = content.get("quant_config") or {}, content.get("cache_config") or {}
     attention = content.get("attention_config") or {}
+    linear, device = content.get("linear") or {}, str(content.get("device") or "cuda")
+    layers = linear.get("type", "default") if isinstance(linear, dict) else linear
+    skipped = content.get("skip_components") or []
     caches = cache.get("cache_backend") or ("teacache" if cache.get("enable_teacache") else None)
     changes = {
         f"quantisation ({quant.get('quant_algo')}); here it runs in bfloat16": quant.get("quant_algo"),
+        f"linear layers of type {layers}; here they are the checkpoint's own": layers not in ("default", None),
+        f"the device {device}; here it is the machine's own": not device.startswith("cuda"),
+        f"skipped components ({', '.join(map(str, skipped))}); all are loaded here": skipped,
+        "a text encoder of its own; the checkpoint's is used here": content.get("text_encoder_path"),
         f"step cache ({caches}); every step is computed here": caches,
         "sparse attention; all keys are attended to here": attention.get("sparse_attention_config"),
         "quantised attention": attention.get("quant_attention_config") or attention.get("sage_attention_config"),

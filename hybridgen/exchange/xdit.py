@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.degrees import Degrees, divisors
+from hybridgen.errors import Change
 from hybridgen.exchange import Export, refuse
 from hybridgen.plan import Plan
 from hybridgen.prepare import negative_prompt
@@ -39,7 +41,8 @@ def export(recipe: Recipe, plan: Plan) -> Export:
 
 def arguments(recipe: Recipe, plan: Plan) -> list[str]:
     """Arguments of xfuser.runner. Raises RequestError (engine-lacks) with all that xDiT lacks for the plan."""
-    refuse(ENGINE, plan, _lacks(recipe, plan), _nearest(plan))
+    near = _nearest(plan)
+    refuse(ENGINE, plan, _lacks(recipe, plan), near.flags() if near else "", _tries(recipe, plan, near))
     clip, degrees, request = plan.clip, plan.degrees, recipe.request
     named = {
         "model": plan.facts.source,
@@ -118,13 +121,23 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     }
 
 
-def _nearest(plan: Plan) -> str:
-    """Degrees for as many ranks that its Wan models take; "" where it lacks the model."""
+def _nearest(plan: Plan) -> Degrees | None:
+    """Degrees for as many ranks that its Wan models take; None where it lacks the model."""
     if plan.facts.source not in MODELS:
-        return ""
+        return None
     world, heads = plan.world_size, plan.facts.transformer.heads
     ulysses = max(degree for degree in divisors(world) if heads % degree == 0)
-    return Degrees(ulysses=ulysses, ring=world // ulysses, vae=world).flags()
+    return Degrees(ulysses=ulysses, ring=world // ulysses, vae=world if world <= max(plan.latent_shape[2:]) else 1)
+
+
+def _tries(recipe: Recipe, plan: Plan, near: Degrees | None) -> list[Change]:
+    """The change to these degrees, where it is all that is needed."""
+    if near is None or any(_lacks(recipe, replace(plan, degrees=near)).values()):
+        return []
+    none = {name: "1x1" if name == "attn2d" else "1" for name in plan.degrees.named()}
+    others = ("usp", "patches", "warmup", "order")
+    gone = {name: None for name in others if getattr(recipe.parallel, name) is not None}
+    return [{**none, **gone, **near.named()}]
 
 
 def _words(name: str, value: str) -> list[str]:

@@ -96,9 +96,7 @@ def _value(file: KeyFile, key: str, value: Any, usual: Any) -> Any:
             raise file.fault(key, f"{key} is {key_file.shown(value)} and must be as in {key}: {list(usual)}")
         return tuple(file.number(f"{key}.{n}", part, Numbers(1, MOST, True), usual[n]) for n, part in enumerate(value))
     if isinstance(usual, bool):
-        if isinstance(value, bool):
-            return value
-        raise file.fault(key, f"{key} is {key_file.shown(value)} and must be true or false")
+        return file.switch(key, value)
     if key in WORDS:
         return file.one_of(key, value, WORDS[key])
     if isinstance(usual, str):

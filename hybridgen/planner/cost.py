@@ -7,8 +7,9 @@ hops behind the attention over the block before, those of PipeFusion's hidden st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from hybridgen.degrees import Degrees
 from hybridgen.plan import Plan
@@ -101,18 +102,15 @@ def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
     return [item for item in _joined(items) if item.seconds or item.size]
 
 
-def pricer(plan: Plan, hardware: Hardware) -> Callable[[Mapping[str, Span]], float]:
-    """Denoise seconds as a function of how the groups of every axis lie, to compare mesh orders."""
+def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
+    """Seconds of what an axis exchanges as a function of how its groups lie, to compare mesh orders."""
     messages = denoise_messages(plan)
-    base = sum(item.seconds for item in _computing(plan, hardware))
-    found: dict[tuple[int, Span], float] = {}
 
-    def one(index: int, where: Span) -> float:
-        if (index, where) not in found:
-            found[index, where] = _exchange(plan, hardware, messages[index], where).seconds
-        return found[index, where]
+    @cache
+    def exchanges(axis: str, where: Span) -> float:
+        return sum(_exchange(plan, hardware, message, where).seconds for message in messages if message.axis == axis)
 
-    return lambda spans: base + sum(one(index, spans[message.axis]) for index, message in enumerate(messages))
+    return exchanges
 
 
 def _computing(plan: Plan, hardware: Hardware) -> list[Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import crossings, domains, used_axes
@@ -63,7 +64,7 @@ def _against(candidate: Candidate, best: Candidate) -> str:
 
 def _short(seconds: float) -> str:
     """Two digits, but no exponents."""
-    return f"{seconds:.0f}" if seconds >= 9.5 else f"{seconds:.2g}"
+    return f"{seconds:.0f}" if seconds >= 9.5 else f"{Decimal(f'{seconds:.2g}'):f}"
 
 
 def by_name(candidate: Candidate) -> dict[str, float]:

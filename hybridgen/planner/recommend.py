@@ -9,11 +9,14 @@ from hybridgen.degrees import Degrees
 from hybridgen.errors import RequestError
 from hybridgen.plan import Plan
 from hybridgen.planner.ask import Ask, Recommendation, rounder
-from hybridgen.planner.cost import cost
+from hybridgen.planner.cost import cost, one_gpu_seconds
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.ranking import tie_share
 from hybridgen.planner.refusals import refusal
 from hybridgen.planner.search import search
+
+MAX_SURPRISE = 3
+"""How many times as long or as short as predicted a measured time may be without a word."""
 
 
 def recommend(ask: Ask) -> Recommendation:
@@ -38,6 +41,15 @@ def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     complaint = f"is no denoise time of one {hardware.title}" if possible else "must be a number of seconds above 0"
     message = f"--anchor {seconds:g} {complaint}; predicted: {alone.denoise:.3g} s"
     raise RequestError("anchor", message, tries=[{"anchor": None}])
+
+
+def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:
+    """A warning where a measured denoise time is far from what is predicted: minutes for seconds, or another clip."""
+    predicted = one_gpu_seconds(plan, hardware)
+    if max(seconds / predicted, predicted / seconds) <= MAX_SURPRISE:
+        return []
+    words = f"--anchor {seconds:g} s is far from the {predicted:.3g} s predicted for one {hardware.title}"
+    return [f"warning: {words}; is it in seconds, and of this clip on one GPU?"]
 
 
 def widths(gpus: int) -> list[int]:

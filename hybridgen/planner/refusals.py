@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ from hybridgen.errors import Change, RequestError, Violation
 from hybridgen.plan import Plan
 from hybridgen.planner import candidates
 from hybridgen.planner.ask import Ask, Recommendation, Rejected, rounder
-from hybridgen.planner.search import search
+from hybridgen.planner.search import held, search
 from hybridgen.resolve import MAX_RANKS
 from hybridgen.strategies import registry
+from hybridgen.traffic import PHASES, Phase
 
 RULES = {
     "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
@@ -34,53 +36,125 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     nearest = min(rejected, key=lambda r: r.excess)
     message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
     found = _with_more(ask)
-    if found is None:
-        return RequestError(rule, f"{message}, and none for up to {ask.gpus * MORE[-1]} GPUs will", RULES[rule])
+    if found.candidates:
+        return RequestError(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
+    if ask.fixed:
+        return _with_others(ask, message.replace(" will do", f" with {_named(ask)} will do", 1), rule)
+    why = _unsplit(found) if rule == "memory" else ""
+    return RequestError(rule, f"{message}, and none for up to {found.ask.gpus} GPUs will{why}", RULES[rule])
+
+
+def _hint(ask: Ask, found: Recommendation) -> str:
     best, gpus = found.best, found.ask.gpus
     name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
-    change: Change = {"gpus": str(gpus)} if gpus != ask.gpus else {"approximate": ""}
-    hint = f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
-    return RequestError(rule, f"{message}; {hint}", RULES[rule], [change])
+    return f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
 
 
-def _with_more(ask: Ask) -> Recommendation | None:
-    """The plan for the fewest GPUs that keeps the limits, or an approximate one for as many.
+def _more(ask: Ask, found: Recommendation) -> Change:
+    """What makes a request into one for the plan that _with_more() found."""
+    return (
+        {"gpus": str(found.ask.gpus)}
+        if found.ask.gpus != ask.gpus
+        else {**found.best.plan.degrees.named(), "usp": None}
+    )
+
+
+def _with_more(ask: Ask) -> Recommendation:
+    """The plan for the fewest GPUs that keeps the limits, or an approximate one for as many; else the widest search.
 
     Rounder numbers close by come first: 71 GPUs can be split in one way, 64 and 72 in many.
     """
     tries = sorted({*rounder(ask.gpus), *(ask.gpus * factor for factor in MORE)})
-    others = [replace(ask, gpus=gpus) for gpus in tries if gpus <= MAX_RANKS]
-    tried = (search(other) for other in (*others, replace(ask, approximate=True)))
-    return next((found for found in tried if found.candidates), None)
+    tried = []
+    for other in [*(replace(ask, gpus=gpus) for gpus in tries if gpus <= MAX_RANKS), replace(ask, approximate=True)]:
+        tried.append(search(other))
+        if tried[-1].candidates:
+            return tried[-1]
+    return max(tried, key=lambda found: (len(found.rejected) > 0, found.ask.gpus))
+
+
+def _unsplit(found: Recommendation) -> str:
+    """What alone is more than the limit, however many GPUs there are; "" where that is not what stands in the way."""
+    limit, least = found.ask.limit, Counter[tuple[str, tuple[Phase, ...]]]()
+    for number, one in enumerate(found.rejected):
+        sizes = Counter({(term.name, term.phases): term.size for term in held(one.plan, found.ask.hardware)})
+        least = least & sizes if number else sizes  # the smaller of both, by component
+    for phase in PHASES:
+        parts = sorted(((size, name) for (name, phases), size in least.items() if phase in phases), reverse=True)
+        if sum(size for size, _ in parts) > limit:
+            count = next(n for n in range(1, len(parts) + 1) if sum(size for size, _ in parts[:n]) > limit)
+            total = sum(size for size, _ in parts[:count]) / 1e9
+            names = " and ".join(f"the {name}" for _, name in parts[:count])
+            return f": {names} alone take{'s' * (count == 1)} {total:.1f} GB, which no split reduces"
+    return ""
 
 
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
-    given = Degrees(**ask.fixed)  # type: ignore[arg-type]
-    legal = candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed={}).given)
-    near = sorted(legal, key=lambda p: candidates.distance(given, p.degrees))[:2]
-    broken = registry.violations(replace(ask.template, degrees=given))
-    for violation in broken:
+    given = _given(ask)
+    for violation in registry.violations(replace(ask.template, degrees=given)):
         if violation.rule != "vae-width" or given.world == ask.gpus:
-            error = RequestError.of(violation)
-            error.tries = (_change(ask, near[0]),) if near else error.tries
-            return error
+            return _with_others(ask, violation.message.partition("; nearest: ")[0], violation.rule, violation.why)
     if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
-        return RequestError.of(too_wide)
-    factors = " ".join(f"--{name} {value}" for name, value in given.named().items())
-    names = ", ".join(str(p.degrees) for p in near) or "none"
-    message = f"no legal plan has {ask.gpus} GPUs{f' with {factors}' if factors else ''}; nearest: {names}"
-    return RequestError("no-plan", message, RULES["no-plan"], [_change(ask, p) for p in near[:1]])
+        return _with_other_vae(ask, too_wide)
+    return _with_others(
+        ask, f"no legal plan has {ask.gpus} GPUs{f' with {_named(ask)}' if ask.fixed else ''}", "no-plan"
+    )
 
 
-def _change(ask: Ask, plan: Plan) -> Change:
-    """The given flags as a legal plan has them; the VAE's width goes where it is too wide for it."""
-    named = plan.degrees.named()
-    changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name != "vae"}
-    vae = int(ask.fixed.get("vae", 1))  # type: ignore[arg-type]
-    if registry.violations(replace(plan, degrees=replace(plan.degrees, vae=vae))):
-        changes["vae"] = None
+def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestError:
+    """The error with the plans for as many GPUs that are most like the given degrees and keep the limits.
+
+    Where none does, it says so, and what would do without them.
+    """
+    given = _given(ask)
+    anything = replace(ask, fixed={}, template=replace(ask.template, stages=()))  # stages are of one degree alone
+    kept = replace(anything, fixed={name: width for name, width in ask.fixed.items() if name == "vae"})
+    found = search(kept)
+    if not found.candidates:
+        found = search(anything)
+    if found.candidates:
+        near = sorted(found.candidates, key=lambda c: candidates.distance(given, c.plan.degrees))[:2]
+        message = f"{complaint}; nearest: {', '.join(c.config for c in near)}"
+        return RequestError(rule, message, why or RULES.get(rule, ""), [_change(ask, near[0].plan, found.ask)])
+    if not found.rejected:
+        return RequestError(rule, f"{complaint}; nearest: none", why or RULES.get(rule, ""))
+    error = refusal(anything, found.rejected)
+    changes = [{**_change(ask, None, anything), **c} for c in error.tries if not isinstance(c, str)]
+    message = error.message if rule == error.rule else f"{complaint}; {error.message}"
+    return RequestError(error.rule, message, error.why, changes)
+
+
+def _given(ask: Ask) -> Degrees:
+    return Degrees(**ask.fixed)  # type: ignore[arg-type]
+
+
+def _named(ask: Ask) -> str:
+    """The degrees as they were given, also those of 1."""
+    texts = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in ask.fixed.items()}
+    return " ".join(f"--{name} {value}" for name, value in texts.items())
+
+
+def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
+    """The given flags as a plan has them, or taken away, and what belongs to them; those that were kept stay."""
+    named = plan.degrees.named() if plan else {}
+    changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name not in found.fixed}
+    if "pipefusion" in changes and changes["pipefusion"] is None and not ask.approximate:
+        changes |= {"patches": None, "warmup": None}
+    if ask.order and {name for name, value in changes.items() if value} - set(_given(ask).named()):
+        changes["order"] = None  # which must name every axis that is given
     return {**changes, "usp": None}
+
+
+def _with_other_vae(ask: Ask, broken: Violation) -> RequestError:
+    """The error with the legal widths of the VAE next to the given one, as far as they keep the limits."""
+    complaint = broken.message.partition("; nearest: ")[0]
+    widths = [int(change["vae"] or 1) for change in broken.nearest]
+    near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, "vae": width})).candidates]
+    if not near:
+        return _with_others(ask, complaint, broken.rule, broken.why)
+    message = f"{complaint}; nearest: {', '.join(map(str, sorted(near)))}"
+    return RequestError(broken.rule, message, broken.why, [{"vae": str(near[0])}])
 
 
 def _without_vae(ask: Ask) -> Violation | None:
