@@ -8,7 +8,7 @@ from hybridgen.cli.text import paragraph, ranks, size, table
 from hybridgen.degrees import AXES
 from hybridgen.layout import Layout
 from hybridgen.plan import Plan
-from hybridgen.planner.memory import fullest_rank, peak, terms
+from hybridgen.planner.memory import fullest, phase_sizes
 from hybridgen.strategies import registry
 from hybridgen.traffic import Message, by_strategy
 
@@ -169,9 +169,9 @@ def sends(plan: Plan) -> list[str]:
 
 def memory(plan: Plan) -> list[str]:
     """The estimate for the fullest rank."""
-    rank = fullest_rank(plan)
-    parts = ", ".join(f"{term.name} {size(term.size)}" for term in terms(plan, rank))
-    text = f"{size(peak(plan, rank))} at the peak (not all at once: {parts})"
+    rank, held = fullest(plan)
+    parts = ", ".join(f"{term.name} {size(term.size)}" for term in held)
+    text = f"{size(max(phase_sizes(held).values()))} at the peak (not all at once: {parts})"
     label = f"memory of rank {rank}, the fullest, estimated: "
     return paragraph(label, text, len(label))
 

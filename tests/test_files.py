@@ -56,8 +56,9 @@ def constants() -> list[str]:
 def legal_constant(key: str) -> set[str]:
     """Which of VALUES a key may have."""
     link, _, name = key.rpartition(".")
-    if not isinstance(getattr(MACHINES["h100"].inside if link else MACHINES["h100"], name), Constant):
-        return {"x"} if name in ("name", "title") else set()
+    usual = getattr(MACHINES["h100"].inside if link else MACHINES["h100"], name)
+    if not isinstance(usual, Constant):
+        return {"true"} if isinstance(usual, bool) else {"x"} if name in ("name", "title") else set()
     if name in SHARES:
         return set()
     return {"channel_block": {"0"}}.get(name, {"1.5"} if name in RATES else {"0", "1.5"})
@@ -83,7 +84,7 @@ def test_every_constant_is_legal_or_refused(
             planned.add(value)
             continue
         assert first.startswith(f"error[hardware-file]: --hardware {file}:1:") and f": {key}" in first, first
-        assert any(word in first for word in ("nearest: ", "must be text", "as in ")), first
+        assert any(word in first for word in ("nearest: ", "must be text", "true or false", "as in ")), first
     assert planned == legal_constant(key)
 
 

@@ -130,7 +130,16 @@ def phase_sizes(held: Iterable[Term]) -> dict[str, int]:
     return {phase: sum(term.size for term in held if phase in term.phases) for phase in PHASES}
 
 
-def fullest_rank(plan: Plan) -> int:
-    """The rank that needs most: rank 0, which encodes and decodes, unless another stage holds more blocks."""
-    stages = (plan.layout.rank({"pipefusion": stage}) for stage in range(plan.degrees.pipefusion))
-    return max(stages, key=lambda rank: peak(plan, rank)) if plan.degrees.pipefusion > 1 else 0
+def fullest(plan: Plan) -> tuple[int, list[Term]]:
+    """The rank that needs most, and what it holds: rank 0, which encodes and decodes, unless another stage holds more.
+
+    Of the stages in the middle one of every size is looked at.
+    """
+    stages, vae = plan.degrees.pipefusion, plan.layout.vae_ranks()
+    found: dict[tuple[int, int], tuple[int, list[Term]]] = {}
+    for stage, blocks in enumerate(plan.stage_sizes):
+        rank = plan.layout.rank({"pipefusion": stage})
+        kind = blocks, stage if stage in (0, stages - 1) or rank in vae else -1
+        if kind not in found:
+            found[kind] = rank, terms(plan, rank)
+    return max(found.values(), key=lambda one: max(phase_sizes(one[1]).values()))

@@ -14,6 +14,9 @@ from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.hosts import ranks_of_domain
 from hybridgen.planner.topology import Span, span, span_of_axis, span_of_ranks
 
+ALIKE = 0.01
+"""Orders whose exchanges differ by no more than this share count as equal."""
+
 
 def used_axes(plan: Plan) -> list[str]:
     """Axes with more than one rank, in the plan's order."""
@@ -40,7 +43,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
         for axis in axes:
             seconds, stride, order = best(tuple(other for other in axes if other != axis))
             seconds += price(axis, stride)
-            if seconds < least * (1 - 1e-9):
+            if seconds < least * (1 - ALIKE):
                 least, world, chosen = seconds, stride * plan.degrees.size(axis), (axis, *order)
         return least, world, chosen
 

@@ -49,12 +49,9 @@ def _with_width(plan: Plan, width: int) -> Plan:
 
 def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term, ...]:
     """Memory of a rank on this machine; of the fullest one unless said."""
-    ranks = _unlike_ranks(plan) if rank is None else [rank]
-    found = {one: memory.terms(plan, one) for one in ranks}
-    rank = max(found, key=lambda one: max(memory.phase_sizes(found[one]).values()))
+    rank, own = memory.fullest(plan) if rank is None else (rank, memory.terms(plan, rank))
     context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
     freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
-    own = found[rank]
     working = sum(term.size for term in own if term.moment)  # what the fullest moment holds
     terms = [
         *own,
@@ -65,16 +62,6 @@ def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term,
         Term("context", context, PHASES),
     ]
     return tuple(term for term in terms if term.size)
-
-
-def _unlike_ranks(plan: Plan) -> list[int]:
-    """Ranks among which the fullest one is: of each stage one, but not of all stages in the middle that are alike."""
-    stages, vae = plan.degrees.pipefusion, plan.layout.vae_ranks()
-    found: dict[tuple[int, int], int] = {}
-    for stage, blocks in enumerate(plan.stage_sizes):
-        rank = plan.layout.rank({"pipefusion": stage})
-        found.setdefault((blocks, stage if stage in (0, stages - 1) or rank in vae else -1), rank)
-    return list(found.values())
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
