@@ -110,7 +110,7 @@ def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
 
 def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(prompt="a", image=str(tmp_path / "on-another-machine.png"))
-    plan = Case("wan2.1-i2v", 1).plan()
+    plan = Case("wan2.1-i2v", 1).plan(Degrees(cfg=2))
     for rank, needed in (("1", False), ("0", True)):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")

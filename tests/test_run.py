@@ -21,6 +21,7 @@ from hybridgen.models.catalogue import DEMO_FOLDER, find
 from hybridgen.plan import Plan
 from hybridgen.recipe import compose
 from hybridgen.resolve import resolve
+from hybridgen.runtime.progress import Progress
 from hybridgen.runtime.video import read_frames, read_tags
 from hybridgen.strategies import registry
 from hybridgen.traffic import by_strategy
@@ -158,6 +159,19 @@ def test_the_video_shows_what_was_decoded_and_says_how_it_was_made(alone: Path) 
     tags = read_tags(alone / "clip.mp4")
     report = json.loads((alone / "clip.json").read_text())
     assert tags["request"] == report["request"] and tags["latents_sha256"] == report["latents_sha256"]
+
+
+def test_the_last_step_is_logged_also_right_after_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("hybridgen.runtime.progress.time.monotonic", lambda: now)
+    progress = Progress("lines")
+    progress.start(20)
+    for index in range(20):
+        now += 1.5 if index == 18 else 0.05
+        progress.step(0.05)
+    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["19/20", "20/20"]
 
 
 def test_a_log_gets_lines_from_one_rank(tmp_path: Path) -> None:

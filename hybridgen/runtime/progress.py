@@ -51,8 +51,8 @@ class Progress:
     def _due(self) -> bool:
         now, share = time.monotonic(), self.done / self.total
         due = now - self.last_line >= LOG_SECONDS or share - self.last_share >= LOG_SHARE - 1e-9
-        # Short runs would print ten lines at once: at most one a second, and the last.
-        if due and (now - self.last_line >= 1.0 or self.done == self.total):
+        # Short runs would print ten lines at once: at most one a second, and always the last.
+        if self.done == self.total or (due and now - self.last_line >= 1.0):
             self.last_line, self.last_share = now, share
             return True
         return False
