@@ -21,7 +21,7 @@ from hybridgen.planner.topology import Span, exchange_seconds
 CALIBRATION = (("cfg1", 342.04), ("cfg2", 179.96), ("cfg2 ul4 a2d3x3 vae8", 7.04), ("cfg2 ul4 ring9", 12.88))
 """Rows of GB200 that constants are fitted to; the last one for the hop of a ring."""
 PCIE = ("4090", "L40")
-PAGE = DATA.parent / "planner_accuracy_page.md"
+PAGE = DATA.parent / "planner_accuracy_page.txt"
 """The page, with the names of tables in braces."""
 
 

@@ -168,12 +168,12 @@ def sends(plan: Plan) -> list[str]:
 
 
 def memory(plan: Plan) -> list[str]:
-    """The estimate for the fullest rank."""
+    """The estimate for the fullest rank, but for what a machine takes beside."""
     rank, held = fullest(plan)
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in held)
-    text = f"{size(max(phase_sizes(held).values()))} at the peak (not all at once: {parts})"
-    label = f"memory of rank {rank}, the fullest, estimated: "
-    return paragraph(label, text, len(label))
+    peak = size(max(phase_sizes(held).values()))
+    about = f"{peak} at the peak on rank {rank}, the fullest, beside context, kernels and allocator, which plan counts"
+    return paragraph("memory", f"{about} (not all at once: {parts})")
 
 
 def whole(plan: Plan) -> list[str]:

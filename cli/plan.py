@@ -262,11 +262,11 @@ class Page:
         if self.unrunnable:
             lines += text.paragraph("run", f"nothing: {self.unrunnable}")
         else:
-            lines += text.paragraph("run", self.command())
+            lines += text.command("run", self.command())
             lines += plan_table.hosts_line(self.found)
-            lines += text.paragraph("recipe", f"{self.again()} --save FILE.yaml writes:")
+            lines += text.command("recipe", f"{self.again()} --save FILE.yaml writes:")
             lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]
-        return [*lines, *text.paragraph("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
+        return [*lines, *text.command("more", f"{self.again()} --explain 1 (or --rejected, --scaling, --json)")]
 
     def _faster(self) -> Recommendation | None:
         """The recommendation for a rounder number of fewer GPUs, where that is faster than all of them."""

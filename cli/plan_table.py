@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, short, span, table
+from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span, table
 from hybridgen.evidence import results
 from hybridgen.planner.ask import Recommendation, Rejected
 from hybridgen.planner.cost import cost
@@ -140,7 +140,7 @@ def hosts_line(found: Recommendation) -> list[str]:
     hosts = spread(found.ask.gpus, found.ask.hardware.per_node, found.ask.hardware.domain)
     if hosts.number == 1:
         return []
-    return paragraph("", f"on each host as {hosts.torchrun}, or under srun")
+    return command("", f"on each host as {hosts.torchrun}, or under srun")
 
 
 def rest_line(found: Recommendation, gpus: int) -> list[str]:

@@ -75,6 +75,11 @@ def paragraph(label: str, words: str, indent: int = 9) -> list[str]:
     return [(first if i == 0 else " " * indent) + line for i, line in enumerate(folded)]
 
 
+def command(label: str, words: str, indent: int = 9) -> list[str]:
+    """A label and a command, never folded: it is there to be copied."""
+    return [f"{label:<{indent}}{words}"]
+
+
 def seconds(value: float) -> str:
     """Three digits: 7.04, 48.1, 342, 10900."""
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2

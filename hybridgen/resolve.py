@@ -28,8 +28,8 @@ RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
     "one-frame": "Text-to-image checkpoints were trained on single frames.",
-    "order": "The mesh order names axes, slowest first; axes that are left out have one rank or follow in their "
-    "usual place.",
+    "order": "The mesh order names axes, slowest first. `run` needs every axis with more than one rank; with `plan` "
+    "the others follow in their usual place.",
 }
 
 

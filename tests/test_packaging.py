@@ -1,7 +1,8 @@
-"""The wheel holds what git tracks, no more and no less, and the folders at the top are the package's."""
+"""The wheel holds what git tracks, the folders at the top are the package's, and what pages point at is there."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -31,3 +32,15 @@ def test_the_wheel_is_what_git_tracks(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert found == expected
+
+
+def test_links_and_measurements_point_at_files() -> None:
+    pages = [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("docs", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md")),
+    ]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\((?!\w+:)([^)#\s]+)", page.read_text())]
+    machines = ROOT / "hybridgen/planner/machines.py"
+    links += [(ROOT / "x", found) for found in re.findall(r"benchmarks/results/[\w.-]+", machines.read_text())]
+    assert len(links) > 20
+    assert not [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]

@@ -35,7 +35,8 @@ def write(path: Path, base: str, title: str, found: Mapping[str, tuple[float, st
         for link in links:
             place = place.setdefault(link, {})
         place[last] = {"value": float(f"{value:.4g}"), "origin": origin}
-    content["error"] = content["anchored"] = {"value": ERROR, "origin": "assumed: measured constants"}
+    for name in ("error", "anchored"):
+        content[name] = {"value": ERROR, "origin": "assumed: measured constants"}
     path.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
     find(str(path))
 

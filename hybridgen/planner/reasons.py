@@ -82,7 +82,7 @@ def mesh_reason(candidate: Candidate, hardware: Hardware) -> str:
         return ""
     inside, crossing = crossings(plan, hardware)
     if not crossing:
-        return f"all of it fits into one {hardware.inside.name} {place}, where every mesh order costs the same"
+        return f"all of it fits into one {place} ({hardware.inside.name}), where every mesh order costs the same"
     order = ", ".join(used_axes(plan))
     parts = [f"{_list(inside)} {_verb('stay', inside)} inside a {place}"] if inside else []
     parts.append(f"{_list(crossing)} {_verb('cross', crossing)} {place}s")
