@@ -240,6 +240,14 @@ def test_scaling_lists_every_width(plan: Any) -> None:
     assert re.search(r"^  72  cfg2 ulysses4 attn2d3x3 vae8", out, re.M)
 
 
+def test_an_unusual_order_says_what_it_is_worth(plan: Any) -> None:
+    assert re.search(
+        r"order ulysses, cfg: .*; \d+% slower than in the usual order",
+        plan("--gpus 16 --hardware h200 --cfg 2 --ulysses 8 --order ulysses,cfg"),
+    )
+    assert "usual order" not in plan("--gpus 16 --hardware h200 --cfg 2 --ulysses 8")
+
+
 def test_hosts_set_the_domain(plan: Any) -> None:
     """Four GPUs a host: ulysses 4 stays inside, which a rack of one domain does not care about."""
     out = plan("--gpus 16 --nodes 4 --hardware h200 --cfg 2 --ulysses 4 --ring 2")

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from hybridgen.degrees import AXES
+from hybridgen.planner.cost import cost
 from hybridgen.planner.hardware import Hardware
 from hybridgen.planner.orders import crossings, domains, used_axes
 from hybridgen.planner.ranking import Candidate, oblong
@@ -86,6 +88,10 @@ def mesh_reason(candidate: Candidate, hardware: Hardware) -> str:
     order = ", ".join(used_axes(plan))
     parts = [f"{_list(inside)} {_verb('stay', inside)} inside a {place}"] if inside else []
     parts.append(f"{_list(crossing)} {_verb('cross', crossing)} {place}s")
+    usual = replace(plan, order=AXES)
+    if used_axes(usual) != used_axes(plan):
+        gain = cost(usual, hardware).denoise / candidate.cost.denoise - 1
+        parts.append(f"{abs(gain):.0%} {'faster' if gain > 0 else 'slower'} than in the usual order")
     return f"order {order}: {'; '.join(parts)}"
 
 

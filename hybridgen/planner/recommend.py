@@ -39,7 +39,7 @@ def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
         return hardware.slower(factor, f"scaled to --anchor {seconds:g} s")
     possible = math.isfinite(seconds) and seconds > 0
     complaint = f"is no denoise time of one {hardware.title}" if possible else "must be a number of seconds above 0"
-    message = f"--anchor {seconds:g} {complaint}; predicted: {alone.denoise:.3g} s"
+    message = f"--anchor {seconds:g} {complaint}; predicted: {_three_digits(alone.denoise)} s"
     raise RequestError("anchor", message, tries=[{"anchor": None}])
 
 
@@ -48,8 +48,13 @@ def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:
     predicted = one_gpu_seconds(plan, hardware)
     if max(seconds / predicted, predicted / seconds) <= MAX_SURPRISE:
         return []
-    words = f"--anchor {seconds:g} s is far from the {predicted:.3g} s predicted for one {hardware.title}"
+    words = f"--anchor {seconds:g} s is far from the {_three_digits(predicted)} s predicted for one {hardware.title}"
     return [f"warning: {words}; is it in seconds, and of this clip on one GPU?"]
+
+
+def _three_digits(seconds: float) -> str:
+    """1450, 57.4, 0.0131"""
+    return f"{float(f'{seconds:.3g}'):g}"
 
 
 def widths(gpus: int) -> list[int]:
