@@ -1,8 +1,26 @@
-"""One thread in this process: ranks are forked from it, and share two cores with it."""
+"""One thread in this process: ranks are forked from it, and share two cores with it. And what several files use."""
 
 import os
+import shlex
+from typing import Any
 
+import pytest
 import torch
+
+from hybridgen.cli.main import call
 
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables would be folded
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a command prints: plan("--gpus 8")."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(flags: str, code: int = 0) -> str:
+        assert call(["plan", *shlex.split(flags)]) == code
+        found = capsys.readouterr()
+        return found.err if code else found.out
+
+    return run

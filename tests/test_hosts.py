@@ -30,19 +30,6 @@ PCIE = ("h100-pcie", "l40s", "rtx4090", "rtx5090")
 COLLECTIVES = ("all_to_all", "all_gather", "all_reduce", "broadcast", "p2p")
 
 
-@pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command prints: plan("--gpus 8")."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(flags: str, code: int = 0) -> str:
-        assert call(["plan", *shlex.split(flags)]) == code
-        found = capsys.readouterr()
-        return found.err if code else found.out
-
-    return run
-
-
 # What crossing costs
 
 

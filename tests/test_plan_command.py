@@ -42,19 +42,6 @@ def ask(gpus: int, hardware: str = "gb200-nvl72", **changes: Any) -> Ask:
     return Ask(Plan(WAN22, PUBLISHED_CLIP), gpus, find(hardware), **changes)
 
 
-@pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command prints: plan("--gpus 8")."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(flags: str, code: int = 0) -> str:
-        assert call(["plan", *shlex.split(flags)]) == code
-        found = capsys.readouterr()
-        return found.err if code else found.out
-
-    return run
-
-
 # What is recommended
 
 
