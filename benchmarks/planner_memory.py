@@ -1,6 +1,6 @@
 """Predicted against measured peak memory of CPU ranks, on the demo and on larger models with random weights.
 
-`python -m benchmarks.planner_memory --out benchmarks/results/planner-memory.md` (half an hour on two cores, which need
+`python -m benchmarks.planner_memory --out benchmarks/results/planner-memory.md` (an hour on two cores, which need
 not be idle). Every run is `hybridgen run`, in a process of its own, and what it reports.
 """
 
@@ -140,7 +140,7 @@ def summary(errors: list[tuple[float, float]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="file to write the tables to, as they grow")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=RUNS)
     args = parser.parse_args()
     lines = [f"Written by benchmarks/planner_memory.py.\n\n- {machine()}\n- {args.runs} runs of every plan"]
     for title, requests in (("Requests whose runs the constants were chosen by", FITTED), ("Others", OTHERS)):
