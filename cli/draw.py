@@ -172,8 +172,8 @@ def memory(plan: Plan) -> list[str]:
     rank, held = fullest(plan)
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in held)
     peak = size(max(phase_sizes(held).values()))
-    about = f"{peak} at the peak on rank {rank}, the fullest, beside context, kernels and allocator, which plan counts"
-    return paragraph("memory", f"{about} (not all at once: {parts})")
+    about = f"{peak} at the peak on rank {rank}, the fullest, without context, kernels and allocator (plan counts them)"
+    return paragraph("memory", f"{about}; not all at once: {parts}")
 
 
 def whole(plan: Plan) -> list[str]:

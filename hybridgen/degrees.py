@@ -54,6 +54,11 @@ class Degrees:
         text = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
         return {name: v for name, v in text.items() if v not in ("1", "1x1")}
 
+    def instead_of(self, other: Degrees) -> dict[str, str]:
+        """The same where the other's flags were given: those that are 1 here are set to that."""
+        ones = {name: "1x1" if name == "attn2d" else "1" for name in other.named()}
+        return {**ones, **self.named()}
+
     def flags(self) -> str:
         """The same as command-line flags: "--cfg 2 --attn2d 3x3"."""
         return " ".join(f"--{name} {value}" for name, value in self.named().items())

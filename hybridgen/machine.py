@@ -116,11 +116,10 @@ def check_machine(plan: Plan, device: str) -> None:
 def _other_world(plan: Plan, world: int) -> RequestError:
     """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
     close = nearest_plans(plan, world, 1)
-    ones = {name: "1x1" if name == "attn2d" else "1" for name in plan.degrees.named()}
     dropped = dict.fromkeys(("usp", "patches", "warmup", "order"), None)
     return RequestError(
         "world-size",
         f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees}); "
         f"nearest: start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close),
-        tries=[{**ones, **dropped, "gpus": str(world), **other.degrees.named()} for other in close],
+        tries=[{**dropped, "gpus": str(world), **other.degrees.instead_of(plan.degrees)} for other in close],
     )

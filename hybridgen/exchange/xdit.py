@@ -134,10 +134,9 @@ def _tries(recipe: Recipe, plan: Plan, near: Degrees | None) -> list[Change]:
     """The change to these degrees, where it is all that is needed."""
     if near is None or any(_lacks(recipe, replace(plan, degrees=near)).values()):
         return []
-    none = {name: "1x1" if name == "attn2d" else "1" for name in plan.degrees.named()}
     others = ("usp", "patches", "warmup", "order")
     gone = {name: None for name in others if getattr(recipe.parallel, name) is not None}
-    return [{**none, **gone, **near.named()}]
+    return [{**gone, **near.instead_of(plan.degrees)}]
 
 
 def _words(name: str, value: str) -> list[str]:
