@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.turns import Contender, Match, play
-from hybridgen.kernels import select
-from hybridgen.runtime.attention import Merge, attend
-from hybridgen.runtime.comm import Group, Traffic
-from hybridgen.runtime.join import init_process_group
-from hybridgen.runtime.ranks import RankContext
+from hybridgen.distributed.attention import Merge, attend
+from hybridgen.distributed.comm import Group, Traffic
+from hybridgen.distributed.processes import RankContext
+from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.plan.kernels import select
 from hybridgen.strategies.attention2d.run import attention2d
 
 # The names before torch 2.13 follow.

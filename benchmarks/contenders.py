@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.turns import Contender, Run
-from hybridgen.degrees import Degrees
-from hybridgen.models import wan_random
-from hybridgen.models.facts import ModelFacts, TransformerFacts
+from hybridgen.distributed.peak_memory import PeakMemory
+from hybridgen.distributed.processes import RankContext
+from hybridgen.distributed.sequence import Shard
+from hybridgen.engine.denoise import denoise, gather_latents
+from hybridgen.engine.rank import set_up
+from hybridgen.engine.worker import apply_strategies
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.wan import Wan
-from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.denoise import denoise, gather_latents
-from hybridgen.runtime.memory import PeakMemory
-from hybridgen.runtime.rank import set_up
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.sequence import Shard
-from hybridgen.runtime.worker import apply_strategies
-from tests.tiny import SEED, noise, scheduler, tiny_job
+from hybridgen.models.wan import random as wan_random
+from hybridgen.models.wan.denoiser import Wan
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts, TransformerFacts
+from hybridgen.plan.plan import Clip, Plan
+from tests.support.tiny import SEED, noise, scheduler, tiny_job
 
 SIDE = 256
 """Pixels per side of the clip that is denoised."""

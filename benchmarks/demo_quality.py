@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import hybridgen
-from hybridgen.runtime.video import read_frames
-from tests.judge import Verdict, expected, judge
+from hybridgen.engine.video import read_frames
+from tests.support.judge import Verdict, expected, judge
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "purple")
 SHAPES = ("circle", "square", "triangle", "cross")

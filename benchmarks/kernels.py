@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from hybridgen.kernels import KERNELS, Kernel, is_installed
-from hybridgen.runtime.attention import CALLS, Merge, attend, merge_stacked
+from hybridgen.distributed.attention import CALLS, Merge, attend, merge_stacked
+from hybridgen.plan.kernels import KERNELS, Kernel, is_installed
 
 CUDNN = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -19,13 +19,13 @@ from torch import Tensor
 from benchmarks.contenders import Size, decoder, denoiser, stock, vae
 from benchmarks.rivals import Errors, decoding_errors, diffusers_ulysses, distvae_decoder, tiny_errors
 from benchmarks.turns import Match, Result, machine, parser, play
-from hybridgen.degrees import Degrees
-from hybridgen.models.facts import VaeFacts
-from hybridgen.runtime.join import init_process_group
-from hybridgen.runtime.mesh import build_mesh
-from hybridgen.runtime.rank import quiet_libraries
-from hybridgen.runtime.ranks import RankContext, run_local
-from tests.tiny_vae import RESIDUAL, TINY, relative_error
+from hybridgen.distributed.mesh import build_mesh
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.engine.rank import quiet_libraries
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import VaeFacts
+from tests.support.tiny_vae import RESIDUAL, TINY, relative_error
 
 ULYSSES = Degrees(ulysses=2)
 VAE = Degrees(ulysses=2, vae=2)

@@ -37,23 +37,23 @@ from benchmarks.pipefusion_report import (
     report,
     strip_clips,
 )
-from hybridgen.job import Job
+from hybridgen.distributed.processes import RankContext
+from hybridgen.engine.denoise import denoise, gather_latents
+from hybridgen.engine.job import Job
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare
+from hybridgen.engine.rank import quiet_libraries, set_up
+from hybridgen.engine.video import Frames
+from hybridgen.engine.worker import load
 from hybridgen.models import catalogue
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import load_vae
-from hybridgen.models.wan import WanEncoder
-from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
-from hybridgen.outputs import Outputs
-from hybridgen.prepare import prepare
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.runtime.denoise import denoise, gather_latents
-from hybridgen.runtime.rank import quiet_libraries, set_up
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.video import Frames
-from hybridgen.runtime.worker import load
-from tests.judge import BRIGHT, MIN_AREA, expected, judge, largest_blobs, overlaps
-from tests.ranks import run_ranks
+from hybridgen.models.wan.denoiser import WanEncoder
+from hybridgen.models.wan.vae import decode_stream, to_uint8, unnormalise
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
+from tests.support.judge import BRIGHT, MIN_AREA, expected, judge, largest_blobs, overlaps
+from tests.support.ranks import run_ranks
 
 T = TypeVar("T")
 EVERY = 5

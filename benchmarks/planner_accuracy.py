@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.published import DATA, MACHINES, MODELS, Row, rows
-from hybridgen.planner import compute, cost, decode, memory
-from hybridgen.planner.hardware import Constant, Hardware
-from hybridgen.planner.lookup import find
-from hybridgen.planner.topology import Span, exchange_seconds
+from hybridgen.planner.hardware.constants import Constant, Hardware
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.hardware.topology import Span, exchange_seconds
+from hybridgen.planner.price import compute, cost, memory
+from hybridgen.planner.price import vae as vae_price
 
 CALIBRATION = (("cfg1", 342.04), ("cfg2", 179.96), ("cfg2 ul4 a2d3x3 vae8", 7.04), ("cfg2 ul4 ring9", 12.88))
 """Rows of GB200 that constants are fitted to; the last one for the hop of a ring."""
@@ -91,7 +92,7 @@ def vae_lines(found: list[Row]) -> list[Line]:
     machine = find("gb200-nvl72")
     vaes = [r for r in found if r.metric == "vae decode only"]
     plans = [replace(r, config=f"cfg2 ul4 a2d3x3 {r.config}").plan() for r in vaes]
-    return [Line(r, decode.decode_seconds(p, machine)) for r, p in zip(vaes, plans, strict=True)]
+    return [Line(r, vae_price.decode_seconds(p, machine)) for r, p in zip(vaes, plans, strict=True)]
 
 
 def exchange_lines(found: list[Row]) -> list[Line]:

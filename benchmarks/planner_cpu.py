@@ -21,15 +21,15 @@ import torch.distributed as dist
 
 from benchmarks.contenders import Size, denoiser
 from benchmarks.turns import CALM, machine, taken_by_others
-from hybridgen.degrees import Degrees
-from hybridgen.plan import Plan
-from hybridgen.planner import calibration
-from hybridgen.planner.cost import cost
-from hybridgen.planner.hardware import Hardware
-from hybridgen.planner.lookup import find
-from hybridgen.runtime.calibrate import Settings, run
-from hybridgen.runtime.rank import quiet_libraries
-from hybridgen.runtime.ranks import RankContext, run_local
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.engine.calibrate import Settings, run
+from hybridgen.engine.rank import quiet_libraries
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.hardware import calibration
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.price.cost import cost
 
 SIZES = {
     "attention": Size(tokens=3072, layers=2, heads=8, head_dim=64, steps=2),

@@ -20,13 +20,14 @@ from statistics import median
 import torch
 
 from benchmarks.turns import machine
-from hybridgen.models import catalogue, wan_random
-from hybridgen.models.facts import TransformerFacts
-from hybridgen.planner.lookup import find
-from hybridgen.planner.search import held
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.traffic import PHASES
+from hybridgen.models import catalogue
+from hybridgen.models.wan import random as wan_random
+from hybridgen.plan.facts import TransformerFacts
+from hybridgen.plan.traffic import PHASES
+from hybridgen.planner.choose.search import held
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
 
 SIZES = {
     "329 MB": TransformerFacts(layers=7, heads=12, head_dim=64, ffn=4096, text_dim=64, freq_dim=256),

@@ -10,14 +10,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridgen.degrees import Degrees
-from hybridgen.models import catalogue, own
-from hybridgen.models.facts import ModelFacts, TransformerFacts
-from hybridgen.plan import Clip, Plan
+from hybridgen.models import catalogue
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts, TransformerFacts
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.planner import facts_file
 
 DATA = Path(__file__).parent / "data" / "published_latency.csv"
 
-HUNYUAN = own.read(Path(__file__).parent.parent / "examples" / "hunyuanvideo.yaml")
+HUNYUAN = facts_file.read(Path(__file__).parent.parent / "examples" / "hunyuanvideo.yaml")
 COGVIDEOX = ModelFacts(
     name="cogvideox-5b",
     pipeline="",

@@ -12,12 +12,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from benchmarks.contenders import stock, transformer, vae
 from benchmarks.turns import Contender
-from hybridgen.degrees import Degrees
-from hybridgen.models.facts import VaeFacts
-from hybridgen.models.wan_vae import to_uint8, unnormalise
-from hybridgen.plan import Plan
-from hybridgen.runtime.mesh import Mesh, build_mesh
-from tests.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
+from hybridgen.distributed.mesh import Mesh, build_mesh
+from hybridgen.models.wan.vae import to_uint8, unnormalise
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import VaeFacts
+from hybridgen.plan.plan import Plan
+from tests.support.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
 
 CPU = torch.device("cpu")
 Errors = tuple[float, float | str]

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from benchmarks.contenders import Size, decoder, denoiser, stock
 from benchmarks.turns import Match, Result, machine, parser, play
-from hybridgen.degrees import Degrees
-from hybridgen.runtime.join import init_process_group
-from hybridgen.runtime.rank import quiet_libraries
-from hybridgen.runtime.ranks import RankContext, run_local
-from hybridgen.runtime.sequence import Shard, patchify
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.distributed.sequence import Shard, patchify
+from hybridgen.engine.rank import quiet_libraries
+from hybridgen.plan.degrees import Degrees
 
 
 @dataclass(frozen=True)

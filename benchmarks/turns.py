@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hybridgen.job import versions
-from hybridgen.runtime.ranks import RankContext, run_local
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.engine.job import versions
 
 CALM = 0.03
 """Share of a core that other processes may have during a turn before it counts as disturbed."""

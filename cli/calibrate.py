@@ -10,8 +10,8 @@ import typer
 from hybridgen.cli import text
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.recipe import Runtime
-from hybridgen.resolve import check_count, check_runtime
+from hybridgen.recipe.fields import Runtime
+from hybridgen.recipe.resolve import check_count, check_runtime
 
 EXAMPLES = (
     "hybridgen calibrate --out my-machine.yaml\n\nhybridgen plan --gpus 2 --model demo --hardware my-machine.yaml"
@@ -39,16 +39,16 @@ def calibrate(
     if tokens is not None and tokens < 1:
         raise RequestError("tokens", f"--tokens {tokens} is nothing to time; nearest: 2048", tries=[{"tokens": "2048"}])
     _check_file(out, overwrite)
-    from hybridgen.machine import device_name, device_of
-    from hybridgen.planner import calibration
-    from hybridgen.planner.fill import machine_of
+    from hybridgen.engine.machine import device_name, device_of
+    from hybridgen.planner.choose.fill import machine_of
+    from hybridgen.planner.hardware import calibration
 
     chosen = device_of(device)
     on_cpu = chosen == "cpu"
     facts = catalogue.find(model or ("demo" if on_cpu else catalogue.DEFAULT_MODEL))
     base = machine_of(device_name(chosen))
     text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {base.title} ...")
-    from hybridgen.runtime.calibrate import Settings, run
+    from hybridgen.engine.calibrate import Settings, run
 
     settings = Settings(facts, dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
     found = run(settings)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hybridgen.cli.text import paragraph, ranks, size, table
-from hybridgen.degrees import AXES
-from hybridgen.layout import Layout
-from hybridgen.plan import Plan
-from hybridgen.planner.memory import fullest, phase_sizes
+from hybridgen.plan.degrees import AXES
+from hybridgen.plan.layout import Layout
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message, by_strategy
+from hybridgen.planner.price.memory import fullest, phase_sizes
 from hybridgen.strategies import registry
-from hybridgen.traffic import Message, by_strategy
 
 MAX_GRID = 12
 """Rows or columns of a grid that is drawn whole."""

@@ -17,7 +17,7 @@ def explain(
     rule: Annotated[Optional[str], typer.Argument(help="Rule id; without one all are listed.", metavar="RULE")] = None,
 ) -> None:
     """Tell the reason of a rule, by the id that errors and `plan --rejected` show."""
-    from hybridgen.explanations import rules
+    from hybridgen.cli.explanations import rules
 
     known = rules()
     if rule is None:

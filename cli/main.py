@@ -10,8 +10,9 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from hybridgen import launcher
-from hybridgen.cli import calibrate, explain, options, plan, recipes, run, text
+from hybridgen.cli import calibrate, explain, options, recipes, run, text
+from hybridgen.cli.plan import command as plan
+from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
 
 app = typer.Typer(
@@ -65,8 +66,8 @@ def call(arguments: list[str]) -> int:
             text.say(*_usage(error))
         return 2
     except RequestError as error:
-        here = launcher.place()
-        if launcher.speaks() or error.rule in OF_THIS_MACHINE:
+        here = environment.place()
+        if environment.speaks() or error.rule in OF_THIS_MACHINE:
             where = f"rank {here.rank}: " if here and here.rank else ""
             first, *rest = error.lines(["hybridgen", *arguments])
             text.say(where + first, *rest)

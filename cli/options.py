@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hybridgen import recipe
+from hybridgen.recipe import fields as recipe
 
 PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 

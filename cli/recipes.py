@@ -13,14 +13,14 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hybridgen import shelf
 from hybridgen.cli import draw, text
+from hybridgen.engine.outputs import free_name
 from hybridgen.errors import RequestError
-from hybridgen.outputs import free_name
-from hybridgen.plan import Plan
-from hybridgen.planner.report import input_flags
-from hybridgen.recipe import Measured, Recipe, compose
-from hybridgen.resolve import resolve
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.report import input_flags
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import Measured, Recipe, compose
+from hybridgen.recipe.resolve import resolve
 
 app = typer.Typer(help="Recipes: list, show, check, and exchange with other engines.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def planned(recipe: Recipe) -> Plan:
 @app.command("list")
 def list_(files: MANY = None, as_json: JSON = False) -> None:
     """The recipes of the package, or the given ones: split and results."""
-    paths = [shelf.located(path) for path in files or shelf.files()]
+    paths = [library.located(path) for path in files or library.files()]
     rows = [_summary(path, compose(path, [], {})) for path in paths]
     if as_json:
         text.answer(json.dumps(rows, indent=2))
@@ -98,7 +98,7 @@ def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
 @app.command()
 def show(recipe: ONE, as_json: JSON = False) -> None:
     """One recipe: what it is for, its plan, its results and where they come from, and how to run it."""
-    file = shelf.located(recipe)
+    file = library.located(recipe)
     found = compose(file, [], {})
     plan = planned(found)
     if as_json:
@@ -116,7 +116,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
         "model": f"{plan.facts.source}, {found.checkpoint.license or plan.facts.licence or 'licence not given'}"
         + (f", revision {plan.facts.revision}" if plan.facts.revision else ""),
     }
-    name = file.stem if file in shelf.files() else file
+    name = file.stem if file in library.files() else file
     text.answer(
         *(f"{label:11}{value}" for label, value in lines.items() if value),
         "",
@@ -161,10 +161,10 @@ def check(
     as_json: JSON = False,
 ) -> None:
     """Whether recipe files parse strictly, plan, are complete and canonical. Exit code 1 if one does not."""
-    from hybridgen.recipe_check import check as faults_of
-    from hybridgen.recipe_check import fixed
+    from hybridgen.recipe.check import check as faults_of
+    from hybridgen.recipe.check import fixed
 
-    paths = [shelf.located(path) for path in files or shelf.files()]
+    paths = [library.located(path) for path in files or library.files()]
     for path in paths if fix else []:
         with suppress(RequestError, OSError):  # what is wrong with it is said below
             before, after = path.read_text(encoding="utf-8"), fixed(path)
@@ -189,7 +189,7 @@ def check(
 @app.command()
 def schema() -> None:
     """JSON schema (draft-07) of recipe files, for editors."""
-    from hybridgen.recipe_file import json_schema
+    from hybridgen.recipe.text import json_schema
 
     text.answer(json.dumps(json_schema(), indent=2))
 
@@ -203,9 +203,9 @@ def export(
     overwrite: OVERWRITE = False,
 ) -> None:
     """Write a recipe for another engine. What that engine cannot do is refused, what it does wrongly is said."""
-    from hybridgen.exchange import trtllm, xdit
+    from hybridgen.interop import trtllm, xdit
 
-    found = compose(shelf.located(recipe), settings or [], {})
+    found = compose(library.located(recipe), settings or [], {})
     plan = planned(found)
     try:
         made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, plan)
@@ -231,8 +231,8 @@ def import_(
     overwrite: OVERWRITE = False,
 ) -> None:
     """Write a recipe from a TensorRT-LLM VisualGen configuration, with current or older keys."""
-    from hybridgen.exchange.trtllm_import import load
-    from hybridgen.recipe_file import dumps
+    from hybridgen.interop.trtllm_import import load
+    from hybridgen.recipe.text import dumps
 
     recipe, left_out = load(file, model)
     planned(recipe)

@@ -10,21 +10,22 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hybridgen import launcher, shelf
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_recipe_flags
+from hybridgen.engine import environment
+from hybridgen.engine.inputs import look
+from hybridgen.engine.machine import choose, crowded, device_name, hardware_unused
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare, repeat_command
 from hybridgen.errors import RequestError
-from hybridgen.evidence import mismatch
-from hybridgen.given import look
-from hybridgen.machine import choose, crowded, device_name, hardware_unused
-from hybridgen.outputs import Outputs
-from hybridgen.plan import Plan
-from hybridgen.planner.fill import is_open
-from hybridgen.planner.hardware import Hardware
-from hybridgen.planner.ranking import Candidate
-from hybridgen.prepare import prepare, repeat_command
-from hybridgen.recipe import Recipe, compose
-from hybridgen.resolve import resolve
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.fill import is_open
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.resolve import resolve
+from hybridgen.recipe.results import mismatch
 
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
@@ -95,8 +96,8 @@ def run(
     The path of the video goes to stdout, everything else to stderr.
     """
     started = time.monotonic()
-    chosen = compose(recipe and shelf.located(recipe), settings or [], flags)
-    quiet = quiet or not launcher.speaks()
+    chosen = compose(recipe and library.located(recipe), settings or [], flags)
+    quiet = quiet or not environment.speaks()
     if auto or (gpus is not None and is_open(chosen)):
         chosen, candidate, hardware = choose(chosen, gpus, machine)
         if not quiet:
@@ -124,7 +125,7 @@ def run(
         text.say(*show(plan), *look(chosen.request, plan))
         text.say(f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
         text.say("start    torch, diffusers and the ranks ...")
-    from hybridgen.runtime.launch import launch
+    from hybridgen.engine.launch import launch
 
     try:
         result = launch(job)
@@ -157,7 +158,7 @@ def _warn(*warnings: str | None) -> None:
 
 def _with_xfuser(chosen: Recipe, plan: Plan, outputs: Outputs, dry_run: bool, quiet: bool) -> None:
     """The same request with xDiT's runner."""
-    from hybridgen.exchange import xdit, xfuser
+    from hybridgen.interop import xdit, xfuser
 
     if dry_run:
         made = xdit.export(chosen, plan)

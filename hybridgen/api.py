@@ -6,14 +6,14 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from hybridgen import shelf
-from hybridgen.machine import choose, hardware_unused
-from hybridgen.outputs import Outputs
-from hybridgen.planner.fill import is_open
-from hybridgen.prepare import prepare
-from hybridgen.recipe import compose
-from hybridgen.recipe import options as known_options
-from hybridgen.resolve import resolve
+from hybridgen.engine.machine import choose, hardware_unused
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare
+from hybridgen.planner.choose.fill import is_open
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.fields import options as known_options
+from hybridgen.recipe.resolve import resolve
 
 
 def _as_given(name: str, value: Any) -> Any:
@@ -52,7 +52,7 @@ def generate(
         hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
         raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
     words = {name: _as_given(name, value) for name, value in options.items()}
-    chosen = compose(shelf.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
+    chosen = compose(library.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
     if auto or (gpus is not None and is_open(chosen)):
         chosen, _, _ = choose(chosen, gpus, None if hardware is None else str(hardware))
     elif hardware is not None:
@@ -63,7 +63,7 @@ def generate(
         return None if name is None else Path(name)
 
     outputs = Outputs(path(out), path(latents), None, path(preview), overwrite)
-    from hybridgen.runtime.launch import launch
+    from hybridgen.engine.launch import launch
 
     # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
     report = launch(prepare(chosen, plan, outputs, quiet), start_method="forkserver")

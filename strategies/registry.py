@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message, Term, shared_messages
 from hybridgen.strategies.attention2d import rules as attention2d
 from hybridgen.strategies.cfg import rules as cfg
 from hybridgen.strategies.parallel_vae import rules as parallel_vae
@@ -22,7 +23,6 @@ from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.ring import rules as ring
 from hybridgen.strategies.tp import rules as tp
 from hybridgen.strategies.ulysses import rules as ulysses
-from hybridgen.traffic import Message, Term, shared_messages
 
 
 class Rules(Protocol):

@@ -11,18 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
-from hybridgen.kernels import KERNELS
-from hybridgen.models import catalogue, cosmos, wan
-from hybridgen.models.facts import ModelFacts
-from hybridgen.models.families import denoiser
-from hybridgen.plan import Plan
-from hybridgen.planner import memory
-from hybridgen.recipe import Request
-from hybridgen.resolve import clip_of
-from hybridgen.runtime.sequence import Shard
+from hybridgen.distributed.sequence import Shard
+from hybridgen.models import catalogue
+from hybridgen.models.cosmos import denoiser as cosmos
+from hybridgen.models.registry import denoiser
+from hybridgen.models.wan import denoiser as wan
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.kernels import KERNELS
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.price import memory
+from hybridgen.recipe.fields import Request
+from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
-from tests.live_bytes import LiveBytes
+from tests.support.live_bytes import LiveBytes
 from tests.test_known import blocks, transformer
 
 NAMES = ("wan2.2", "wan2.1-1.3b", "wan2.2-5b", "cosmos2.5", "cosmos-predict2-14b-text2image", "cosmos3-nano", "cosmos3")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hybridgen.cli.main import call
-from hybridgen.planner.calibration import UNITS
-from hybridgen.planner.lookup import find
-from hybridgen.runtime import calibrate
+from hybridgen.engine import calibrate
+from hybridgen.planner.hardware.calibration import UNITS
+from hybridgen.planner.hardware.lookup import find
 
 
 @pytest.fixture

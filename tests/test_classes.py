@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hybridgen.degrees import Degrees
-from tests.checkpoints import Case, run_case, stock_latents
+from hybridgen.plan.degrees import Degrees
+from tests.support.checkpoints import Case, run_case, stock_latents
 
 LIMIT = 1e-5
 

@@ -14,20 +14,20 @@ import torch
 from diffusers import CosmosTransformer3DModel
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
+from hybridgen.distributed.sequence import Shard
+from hybridgen.engine.inputs import video_of
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import negative_prompt, prepare
 from hybridgen.errors import RequestError
-from hybridgen.given import video_of
-from hybridgen.models.cosmos import Condition, Cosmos
-from hybridgen.models.cosmos_predict import Predict2, Predict25, VideoToWorld
+from hybridgen.models.checkpoint import from_folder
+from hybridgen.models.cosmos.denoiser import Condition, Cosmos
+from hybridgen.models.cosmos.predict import Predict2, Predict25, VideoToWorld
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.folder import from_folder
 from hybridgen.models.slots import Step
-from hybridgen.outputs import Outputs
-from hybridgen.prepare import negative_prompt, prepare
-from hybridgen.recipe import Recipe, Request
-from hybridgen.runtime.sequence import Shard
-from tests import matrix, stock
-from tests.checkpoints import LAYERS, NEGATIVE, PROMPT, SEED, Case, run_case, stock_latents
+from hybridgen.plan.degrees import Degrees
+from hybridgen.recipe.fields import Recipe, Request
+from tests.support import matrix, stock
+from tests.support.checkpoints import LAYERS, NEGATIVE, PROMPT, SEED, Case, run_case, stock_latents
 
 LIMIT = 1e-5
 CONFIG = "transformer/config.json"

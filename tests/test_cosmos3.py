@@ -11,26 +11,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
+from hybridgen.distributed.sequence import Shard
 from hybridgen.errors import RequestError
-from hybridgen.kernels import select
-from hybridgen.models import wan_vae
-from hybridgen.models.cosmos3 import Cosmos3
+from hybridgen.models.checkpoint import from_folder
+from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.files import Folder
-from hybridgen.models.folder import from_folder
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import empty_experts, fill, load_scheduler
 from hybridgen.models.slots import KeyValue, Partial, Step
-from hybridgen.planner.memory import terms
-from hybridgen.recipe import Request
-from hybridgen.resolve import clip_of
-from hybridgen.runtime.sequence import Shard
+from hybridgen.models.wan import vae as wan_vae
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.kernels import select
+from hybridgen.planner.price.memory import terms
+from hybridgen.recipe.fields import Request
+from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion.run import Buffers
 from hybridgen.strategies.ulysses import run as ulysses
-from tests import checkpoints, matrix, stock
-from tests.checkpoints import LAYERS, SEED, Case, run_case, stock_latents
+from tests.support import checkpoints, matrix, stock
+from tests.support.checkpoints import LAYERS, SEED, Case, run_case, stock_latents
 
 LIMIT = 1e-5
 

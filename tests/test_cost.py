@@ -12,17 +12,18 @@ import pytest
 
 from benchmarks import planner_accuracy as accuracy
 from benchmarks.published import rows
-from hybridgen.degrees import AXES, Degrees
 from hybridgen.errors import RequestError
-from hybridgen.layout import Layout
 from hybridgen.models import catalogue
-from hybridgen.plan import Clip, Plan
-from hybridgen.planner import compute, cost, decode, memory
-from hybridgen.planner.lookup import find
-from hybridgen.planner.machines import MACHINES
-from hybridgen.planner.orders import best_order, vae_span
-from hybridgen.planner.search import held
-from hybridgen.planner.topology import Span, exchange_seconds, span, span_of_axis
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.layout import Layout
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.planner.choose.orders import best_order, vae_span
+from hybridgen.planner.choose.search import held
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.hardware.topology import Span, exchange_seconds, span, span_of_axis
+from hybridgen.planner.price import compute, cost, memory
+from hybridgen.planner.price import vae as vae_price
 from hybridgen.strategies import registry
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +77,7 @@ def test_ring_costs_what_is_published_against_attention2d() -> None:
 
 
 def test_the_vae_is_fastest_on_8_of_the_published_widths() -> None:
-    seconds = {v: decode.decode_seconds(wan(cfg=2, ulysses=4, attn2d=(3, 3), vae=v), RACK) for v in (1, 2, 4, 8, 16)}
+    seconds = {v: vae_price.decode_seconds(wan(cfg=2, ulysses=4, attn2d=(3, 3), vae=v), RACK) for v in (1, 2, 4, 8, 16)}
     assert min(seconds, key=lambda v: seconds[v]) == 8
     assert mean(abs(line.error) for line in accuracy.vae_lines(rows())) <= 0.05
 
@@ -203,13 +204,13 @@ def test_pipefusion_needs_patches_to_keep_its_stages_busy() -> None:
 
 def test_streaming_hides_the_writing() -> None:
     plan = wan(vae=1)
-    seconds = decode.decode_seconds(plan, RACK)
-    written = decode.writing_seconds(plan, RACK)
-    streamed, waited = (decode.tail_seconds(plan, RACK, seconds, s) for s in (True, False))
+    seconds = vae_price.decode_seconds(plan, RACK)
+    written = vae_price.writing_seconds(plan, RACK)
+    streamed, waited = (vae_price.tail_seconds(plan, RACK, seconds, s) for s in (True, False))
     assert waited == pytest.approx(RACK.fixed.value + seconds + written)
     assert streamed == pytest.approx(RACK.fixed.value + seconds + written / 20)
     slow = replace(RACK, writing=RACK.writing.times(0.01, ""))  # then the writing is what is waited for
-    assert decode.tail_seconds(plan, slow, seconds) == pytest.approx(RACK.fixed.value + 100 * written)
+    assert vae_price.tail_seconds(plan, slow, seconds) == pytest.approx(RACK.fixed.value + 100 * written)
 
 
 # Topology and mesh order

@@ -11,14 +11,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
-from hybridgen.models.facts import VaeFacts
-from hybridgen.runtime.comm import Group, Traffic
-from hybridgen.runtime.mesh import build_mesh
-from hybridgen.runtime.ranks import RankContext
+from hybridgen.distributed.comm import Group, Traffic
+from hybridgen.distributed.mesh import build_mesh
+from hybridgen.distributed.processes import RankContext
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import VaeFacts
 from hybridgen.strategies.ulysses.run import gather_heads, scatter_heads
-from tests.ranks import run_ranks
-from tests.tiny_vae import RESIDUAL, TINY, build_vae, decode_strips, noise, plan_for, relative_error
+from tests.support.ranks import run_ranks
+from tests.support.tiny_vae import RESIDUAL, TINY, build_vae, decode_strips, noise, plan_for, relative_error
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

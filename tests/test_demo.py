@@ -8,19 +8,19 @@ from pathlib import Path
 import torch
 
 from examples.train_demo.clips import CAPTIONS
-from hybridgen.job import Job
+from hybridgen.distributed.processes import RankContext
+from hybridgen.engine.denoise import denoise
+from hybridgen.engine.job import Job
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare
+from hybridgen.engine.rank import quiet_libraries, set_up
+from hybridgen.engine.worker import load
 from hybridgen.models import catalogue
-from hybridgen.models.wan import WanEncoder
-from hybridgen.outputs import Outputs
-from hybridgen.prepare import prepare
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.runtime.denoise import denoise
-from hybridgen.runtime.rank import quiet_libraries, set_up
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.worker import load
-from tests.judge import Verdict, expected, judge
-from tests.ranks import run_ranks
+from hybridgen.models.wan.denoiser import WanEncoder
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
+from tests.support.judge import Verdict, expected, judge
+from tests.support.ranks import run_ranks
 
 FIRST_SEED = 500_000
 RANKS = 2

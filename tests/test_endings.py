@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 
 from hybridgen.cli.main import call
+from hybridgen.distributed.processes import RankContext
+from hybridgen.engine import worker
+from hybridgen.engine.video import VideoWriter
 from hybridgen.errors import RunFailed
-from hybridgen.models.wan import WanEncoder
-from hybridgen.runtime import worker
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.video import VideoWriter
-from tests.ranks import run_ranks
+from hybridgen.models.wan.denoiser import WanEncoder
+from tests.support.ranks import run_ranks
 
 SECONDS = 10
 
@@ -178,8 +178,8 @@ def test_a_lost_rank_of_a_joined_job_is_reported_once(tmp_path: Path) -> None:
     program = (
         "import os\n"
         "def fail(*_, **__): raise ValueError('it gave up')\n"
-        "import hybridgen.runtime.launch as l; l.GRACE = 8  # a busy machine lets the cause speak late\n"
-        "import hybridgen.runtime.worker as w\n"
+        "import hybridgen.engine.launch as l; l.GRACE = 8  # a busy machine lets the cause speak late\n"
+        "import hybridgen.engine.worker as w\n"
         "if os.environ['RANK'] == '1': w.fill = fail\n"
         "from hybridgen.cli.main import main; main()\n"
     )

@@ -113,7 +113,7 @@ def test_a_request_that_cannot_be_is_refused(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr("hybridgen.runtime.launch.run_local", started)
+    monkeypatch.setattr("hybridgen.engine.launch.run_local", started)
     monkeypatch.chdir(tmp_path)
     assert call(shlex.split(command)) == 2
     out, err = capsys.readouterr()

@@ -8,14 +8,14 @@ import re
 import pytest
 import torch
 
-from hybridgen.degrees import AXES, Degrees
+from hybridgen.distributed.sequence import Shard
 from hybridgen.errors import RequestError
-from hybridgen.models.wan import Wan
-from hybridgen.plan import Clip
-from hybridgen.resolve import check
-from hybridgen.runtime.sequence import Shard
-from tests import matrix
-from tests.tiny import experts, run_plan, scheduler, stock_frames, stock_latents, tiny_job, tiny_plan
+from hybridgen.models.wan.denoiser import Wan
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.plan import Clip
+from hybridgen.recipe.resolve import check
+from tests.support import matrix
+from tests.support.tiny import experts, run_plan, scheduler, stock_frames, stock_latents, tiny_job, tiny_plan
 
 LIMIT = 1e-5
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hybridgen import shelf
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
-from hybridgen.exchange import trtllm, xdit, xfuser
-from hybridgen.exchange.trtllm_import import load
-from hybridgen.recipe import Parallel, Recipe, compose
-from hybridgen.resolve import resolve
+from hybridgen.interop import trtllm, xdit, xfuser
+from hybridgen.interop.trtllm_import import load
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import Parallel, Recipe, compose
+from hybridgen.recipe.resolve import resolve
 
 NVL72 = Path("wan22-t2v-720p-gb200-nvl72")
 
@@ -98,7 +98,7 @@ def test_the_flow_shift_comes_from_the_checkpoint(monkeypatch: pytest.MonkeyPatc
 
 def test_the_published_configuration_is_written() -> None:
     """What NVIDIA publishes for the rack, but for the model (there on the command line) and 81 frames."""
-    recipe = compose(shelf.located(NVL72), [], {})
+    recipe = compose(library.located(NVL72), [], {})
     made = yaml.safe_load(trtllm.export(recipe, resolve(recipe)).text)
     assert made == {
         "model": "Wan-AI/Wan2.2-T2V-A14B-Diffusers",
@@ -213,7 +213,7 @@ def test_the_older_parallel_vae_takes_all_ranks(tmp_path: Path) -> None:
     assert imported(text % "false", tmp_path, "wan2.2")[0].parallel.vae is None
 
 
-@pytest.mark.parametrize("path", [p for p in shelf.files() if p.stem != "demo"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [p for p in library.files() if p.stem != "demo"], ids=lambda path: path.stem)
 def test_what_is_exported_is_imported(path: Path, tmp_path: Path) -> None:
     recipe = compose(path, [], {})
     plan = resolve(recipe)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from hybridgen.degrees import Degrees
-from hybridgen.layout import Layout, TokenShards
+from hybridgen.distributed.attention import Merge
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.slots import Step
-from hybridgen.models.wan import Condition, Wan
-from hybridgen.plan import Clip
-from hybridgen.runtime.attention import Merge
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.models.wan.denoiser import Condition, Wan
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.layout import Layout, TokenShards
+from hybridgen.plan.plan import Clip
 from hybridgen.strategies.tp import run as tp
 from hybridgen.strategies.ulysses import run as ulysses
-from tests.tiny import CLIP, run_plan, stock_latents, tiny_plan
+from tests.support.tiny import CLIP, run_plan, stock_latents, tiny_plan
 
 LIMIT = 1e-5
 UNEVEN = Clip(48, 48, 5, 2, 4.0)  # 18 tokens: padding on 4 ranks

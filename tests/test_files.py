@@ -9,15 +9,15 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
-from hybridgen.key_file import Numbers, as_number
-from hybridgen.models import own
-from hybridgen.planner import lookup
-from hybridgen.planner.hardware import Constant, Hardware, Link
-from hybridgen.planner.machines import MACHINES
+from hybridgen.planner import facts_file
+from hybridgen.planner.hardware import lookup
+from hybridgen.planner.hardware.constants import Constant, Hardware, Link
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.recipe.key_file import Numbers, as_number
 
 VALUES = ("0", "-1", "1.5", "true", "x", "[]")
 FACTS = {"layers": "4", "heads": "4", "head_dim": "32", "ffn": "512", "size": "64x64", "frames": "5"}
-KEYS = own.keys()
+KEYS = facts_file.keys()
 ZERO = "kv_heads width adaln text_width vocabulary image_dim image_positions params text_tokens text_params".split()
 RATES = ("attention", "matmul", "bandwidth", "decoder", "writing")
 SHARES = ("error", "anchored", "float32")
@@ -119,7 +119,7 @@ def test_facts_that_cannot_be_are_named(text: str, says: str, tmp_path: Path) ->
     file = tmp_path / "m.yaml"
     file.write_text(text)
     with pytest.raises(RequestError) as caught:
-        own.read(file)
+        facts_file.read(file)
     assert caught.value.message.startswith(f"--model-facts {file}") and says in caught.value.message
 
 

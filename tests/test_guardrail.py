@@ -15,21 +15,22 @@ import pytest
 import torch
 from PIL import Image
 
+from hybridgen.engine import worker
+from hybridgen.engine.job import Job
+from hybridgen.engine.launch import launch
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare
+from hybridgen.engine.video import Frames, read_tags
 from hybridgen.errors import RequestError, RunFailed
-from hybridgen.job import Job
-from hybridgen.models import catalogue, cosmos3_facts, known
+from hybridgen.models import catalogue, known
+from hybridgen.models.checkpoint import from_folder
+from hybridgen.models.cosmos.guardrail import Guardrail
+from hybridgen.models.cosmos3 import facts as cosmos3_facts
 from hybridgen.models.files import Folder
-from hybridgen.models.folder import from_folder
-from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.tiny import cache
-from hybridgen.outputs import Outputs
-from hybridgen.prepare import prepare
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.runtime import worker
-from hybridgen.runtime.launch import launch
-from hybridgen.runtime.video import Frames, read_tags
-from tests.checkpoints import LAYERS, Case
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
+from tests.support.checkpoints import LAYERS, Case
 
 FOUR = {"cfg": 2, "ulysses": 2, "vae": 2}
 Flags = dict[str, Any]
@@ -137,7 +138,7 @@ def test_what_is_written_are_the_frames_that_the_checker_returns(checker: type[C
 
 def test_without_the_package_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cosmos_guardrail", None)  # not installed, even where it is
-    monkeypatch.setattr("hybridgen.models.guardrail.find_spec", lambda name: None)
+    monkeypatch.setattr("hybridgen.models.cosmos.guardrail.find_spec", lambda name: None)
     with pytest.raises(RequestError) as refusal:
         job_of(tmp_path)
     assert refusal.value.rule == "guardrail" and refusal.value.tries == ("pip install 'hybridgen[cosmos]'",)

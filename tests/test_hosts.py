@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from hybridgen import machine
 from hybridgen.cli.main import call
-from hybridgen.degrees import AXES, Degrees
+from hybridgen.engine import machine
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.plan import Clip, Plan
-from hybridgen.planner import cost
-from hybridgen.planner.hardware import Hardware
-from hybridgen.planner.hosts import Hosts, ranks_of_domain, spread
-from hybridgen.planner.lookup import find
-from hybridgen.planner.machines import MACHINES
-from hybridgen.planner.orders import best_order
-from hybridgen.planner.topology import Span, exchange_seconds, link, span, span_of_axis, span_of_ranks
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.planner.choose.orders import best_order
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.hosts import Hosts, ranks_of_domain, spread
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span, span_of_axis, span_of_ranks
+from hybridgen.planner.price import cost
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 77, 40, 4.0)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from examples.train_demo.clips import CAPTIONS, Size, free_scene, grid_clips, seeded, whole
-from tests.judge import Verdict, expected, judge
+from tests.support.judge import Verdict, expected, judge
 
 OTHER_SIZES = [Size(17, 48, 80), Size(17, 80, 48), Size(9, 64, 64), Size(33, 64, 64)]
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hybridgen.distributed import attention
+from hybridgen.distributed.attention import CALLS, Merge, attend, attend_plain, merge_stacked
 from hybridgen.errors import RequestError
-from hybridgen.kernels import FLOATS, KERNELS, Kernel, is_installed, select
-from hybridgen.runtime import attention
-from hybridgen.runtime.attention import CALLS, Merge, attend, attend_plain, merge_stacked
+from hybridgen.plan.kernels import FLOATS, KERNELS, Kernel, is_installed, select
 
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 CPU, SDPA = BY_NAME["cpu"], BY_NAME["sdpa"]
@@ -128,7 +128,7 @@ def test_no_kernel_without_an_lse_is_ever_merged() -> None:
 def test_choosing_does_not_import_torch() -> None:
     code = """if True:
         import sys
-        from hybridgen.kernels import is_installed, select
+        from hybridgen.plan.kernels import is_installed, select
         select("auto", "cuda", "bfloat16", 128, True)
         assert is_installed("torch.nn") and not is_installed("torch.no_such_module")
         assert "torch" not in sys.modules"""

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from hybridgen.cli.main import call
-from hybridgen.degrees import Degrees
 from hybridgen.models import catalogue
-from hybridgen.models.facts import ModelFacts
 from hybridgen.models.known import MODELS
-from hybridgen.plan import Plan
-from hybridgen.planner import compute, memory
-from hybridgen.recipe import Request
-from hybridgen.resolve import clip_of
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.price import compute, memory
+from hybridgen.recipe.fields import Request
+from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 
 PAGE = Path(__file__).parent.parent / "docs" / "planner.md"

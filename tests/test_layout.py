@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridgen.degrees import AXES, SEQUENCE_AXES, Degrees, divisors, nearest
-from hybridgen.layout import Layout, TokenShards, split_rows
+from hybridgen.plan.degrees import AXES, SEQUENCE_AXES, Degrees, divisors, nearest
+from hybridgen.plan.layout import Layout, TokenShards, split_rows
 
 DEGREES = Degrees(cfg=2, pipefusion=2, tp=3, attn2d=(2, 3), ulysses=2)
 

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from hybridgen.degrees import Degrees
-from hybridgen.models import catalogue, wan_random
-from hybridgen.models.facts import TransformerFacts
+from hybridgen.distributed import peak_memory
+from hybridgen.distributed.mesh import Mesh
+from hybridgen.distributed.processes import RankContext
+from hybridgen.distributed.sequence import Shard
+from hybridgen.models import catalogue
 from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler
-from hybridgen.models.wan import Wan
-from hybridgen.plan import FP32, Clip, Plan
-from hybridgen.runtime import memory
-from hybridgen.runtime.mesh import Mesh
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.sequence import Shard
+from hybridgen.models.wan import random as wan_random
+from hybridgen.models.wan.denoiser import Wan
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import TransformerFacts
+from hybridgen.plan.plan import FP32, Clip, Plan
 from hybridgen.strategies import registry
-from tests.ranks import run_ranks
-from tests.tiny import tiny_job
+from tests.support.ranks import run_ranks
+from tests.support.tiny import tiny_job
 
 CPU = torch.device("cpu")
 
@@ -130,8 +131,8 @@ def load_peaks(plan: Plan, folder: Path, load: Callable[..., Wan]) -> list[tuple
     def measure(context: RankContext) -> tuple[int, int]:
         load(demo_plan(), 0)  # what a first load imports and touches is no weight
         gc.collect()
-        memory.SECONDS, memory.SHARE = 0.002, 0.5
-        watch = memory.PeakMemory(CPU)
+        peak_memory.SECONDS, peak_memory.SHARE = 0.002, 0.5
+        watch = peak_memory.PeakMemory(CPU)
         model = load(plan, context.rank, folder)
         watch.sample(mapped=True)
         return watch.close(), sum(p.numel() * p.element_size() for p in model.experts[0].parameters())

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from hybridgen.degrees import Degrees
+from hybridgen.distributed import allocator
+from hybridgen.distributed.peak_memory import PeakMemory, private_bytes
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.progress import Progress
+from hybridgen.engine.rank import Rank
 from hybridgen.models import catalogue
-from hybridgen.plan import Clip, Plan
-from hybridgen.planner.lookup import find
-from hybridgen.planner.memory import peak, phase_sizes, terms
-from hybridgen.planner.search import held
-from hybridgen.runtime import allocator
-from hybridgen.runtime.memory import PeakMemory, private_bytes
-from hybridgen.runtime.progress import Progress
-from hybridgen.runtime.rank import Rank
-from hybridgen.runtime.ranks import RankContext, run_local
-from tests.ranks import run_ranks
-from tests.tiny import run_plan, tiny_plan
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.planner.choose.search import held
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.price.memory import peak, phase_sizes, terms
+from tests.support.ranks import run_ranks
+from tests.support.tiny import run_plan, tiny_plan
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)

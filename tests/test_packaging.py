@@ -40,7 +40,7 @@ def test_links_and_measurements_point_at_files() -> None:
         *(page for folder in ("docs", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md")),
     ]
     links = [(page, link) for page in pages for link in re.findall(r"\]\((?!\w+:)([^)#\s]+)", page.read_text())]
-    machines = ROOT / "hybridgen/planner/machines.py"
+    machines = ROOT / "hybridgen/planner/hardware/known.py"
     links += [(ROOT / "x", found) for found in re.findall(r"benchmarks/results/[\w.-]+", machines.read_text())]
     assert len(links) > 20
     assert not [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]

@@ -15,18 +15,18 @@ from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
 from torch import Tensor
 
-from hybridgen.degrees import AXES, Degrees
+from hybridgen.distributed.comm import Group, Traffic
+from hybridgen.distributed.mesh import Mesh, build_mesh
+from hybridgen.distributed.processes import RankContext
 from hybridgen.models.catalogue import DEMO_FOLDER, find
-from hybridgen.models.facts import VaeFacts
-from hybridgen.models.wan import Wan
-from hybridgen.models.wan_vae import decode_stream, to_uint8, unnormalise
-from hybridgen.plan import Clip, Plan
-from hybridgen.runtime.comm import Group, Traffic
-from hybridgen.runtime.mesh import Mesh, build_mesh
-from hybridgen.runtime.ranks import RankContext
+from hybridgen.models.wan.denoiser import Wan
+from hybridgen.models.wan.vae import decode_stream, to_uint8, unnormalise
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.facts import VaeFacts
+from hybridgen.plan.plan import Clip, Plan
 from hybridgen.strategies.parallel_vae import halo, rules, run
-from tests.ranks import run_ranks
-from tests.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, noise, plan_for, relative_error
+from tests.support.ranks import run_ranks
+from tests.support.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, noise, plan_for, relative_error
 
 TOLERANCE = 1e-5
 FAULT = 100 * TOLERANCE

@@ -15,22 +15,22 @@ from diffusers.video_processor import VideoProcessor
 from PIL import Image
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
+from hybridgen.distributed.processes import RankContext
+from hybridgen.engine.inputs import picture_of
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import prepare
+from hybridgen.engine.rank import set_up
+from hybridgen.engine.worker import ready
 from hybridgen.errors import RequestError
-from hybridgen.given import picture_of
-from hybridgen.models.wan_image import WanPictures
-from hybridgen.outputs import Outputs
-from hybridgen.prepare import prepare
-from hybridgen.recipe import Recipe, Request
-from hybridgen.resolve import clip_of
-from hybridgen.runtime.rank import set_up
-from hybridgen.runtime.ranks import RankContext
-from hybridgen.runtime.worker import ready
+from hybridgen.models.wan.image import WanPictures
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.traffic import SETUP, by_strategy
+from hybridgen.recipe.fields import Recipe, Request
+from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
-from hybridgen.traffic import SETUP, by_strategy
-from tests.checkpoints import Case, job_of
-from tests.ranks import run_ranks
-from tests.stock import picture
+from tests.support.checkpoints import Case, job_of
+from tests.support.ranks import run_ranks
+from tests.support.stock import picture
 
 SIDEWAYS = 6
 """EXIF's orientation of a picture to be turned by a quarter, clockwise."""

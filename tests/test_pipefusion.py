@@ -14,16 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.degrees import AXES, Degrees
-from hybridgen.plan import Clip
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.runtime.sequence import patchify, unpatchify
+from hybridgen.distributed.sequence import patchify, unpatchify
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.plan import Clip
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies.pipefusion import rules
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
-from tests import matrix
-from tests.patchwise import Key, Remembering
-from tests.tiny import (
+from tests.support import matrix
+from tests.support.patchwise import Key, Remembering
+from tests.support.tiny import (
     FACTS,
     SEED,
     TRANSFORMER,

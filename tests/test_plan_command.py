@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
+from hybridgen.cli.explanations import rules
 from hybridgen.cli.main import call
-from hybridgen.degrees import AXES
 from hybridgen.errors import RequestError
-from hybridgen.explanations import rules
 from hybridgen.models import catalogue
-from hybridgen.plan import Clip, Plan
-from hybridgen.planner import recommend
-from hybridgen.planner.ask import Ask, ask_for
-from hybridgen.planner.hardware import Constant
-from hybridgen.planner.lookup import find
-from hybridgen.planner.machines import MACHINES
-from hybridgen.planner.ranking import oblong
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
+from hybridgen.plan.degrees import AXES
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.planner.choose import recommend
+from hybridgen.planner.choose.ask import Ask, ask_for
+from hybridgen.planner.choose.ranking import oblong
+from hybridgen.planner.hardware.constants import Constant
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.planner.hardware.lookup import find
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 WAN22 = catalogue.find("wan2.2")
@@ -529,7 +529,7 @@ def test_run_lets_the_planner_choose_what_is_open(words: str, plan: str, capsys:
 
 
 def test_a_driver_s_name_finds_its_machine() -> None:
-    from hybridgen.planner.fill import machine_of
+    from hybridgen.planner.choose.fill import machine_of
 
     names = {
         "NVIDIA H100 80GB HBM3": "h100",

@@ -12,17 +12,17 @@ import pytest
 
 from hybridgen.cli import draw
 from hybridgen.cli.main import call
-from hybridgen.degrees import Degrees
+from hybridgen.engine.environment import first_host
 from hybridgen.errors import RequestError
-from hybridgen.launcher import first_host
 from hybridgen.models import catalogue
-from hybridgen.models.facts import TransformerFacts
 from hybridgen.models.files import Folder
 from hybridgen.models.known import MODELS
-from hybridgen.plan import Clip, Plan
-from hybridgen.planner.candidates import degree_sets, legal_plans
-from hybridgen.recipe import Recipe, compose, options
-from hybridgen.resolve import resolve
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import TransformerFacts
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.recipe.fields import Recipe, compose, options
+from hybridgen.recipe.legal import degree_sets, legal_plans
+from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
 from hybridgen.strategies.ulysses.rules import legal_degrees
 

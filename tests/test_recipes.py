@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from hybridgen import shelf
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
-from hybridgen.evidence import mismatch
 from hybridgen.models.catalogue import DEFAULT_MODEL
-from hybridgen.recipe import CLASSES, Checkpoint, Hardware, Measured, Recipe, Request, compose, held_by
-from hybridgen.recipe_check import check
-from hybridgen.recipe_file import dumps, json_schema, plain
-from hybridgen.resolve import resolve
+from hybridgen.recipe import library
+from hybridgen.recipe.check import check
+from hybridgen.recipe.fields import CLASSES, Checkpoint, Hardware, Measured, Recipe, Request, compose, held_by
+from hybridgen.recipe.resolve import resolve
+from hybridgen.recipe.results import mismatch
+from hybridgen.recipe.text import dumps, json_schema, plain
 
 ROOT = Path(__file__).parent.parent
 SHELF = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -43,7 +43,7 @@ def test_the_shelf_holds_what_it_should() -> None:
     assert worlds >= {(model, gpus) for model in ("wan2.2", "wan2.1-1.3b") for gpus in (1, 2, 4, 8)} | {("demo", 4)}
     assert worlds >= {("cosmos3-super", gpus) for gpus in (4, 8, 72)} | {("wan2.2-i2v", 8)}
     assert worlds >= {("cosmos-predict2.5-2b", gpus) for gpus in (1, 8)}
-    rack = compose(shelf.located(Path("wan22-t2v-720p-gb200-nvl72")), [], {})
+    rack = compose(library.located(Path("wan22-t2v-720p-gb200-nvl72")), [], {})
     (published,) = rack.measured
     assert (published.status, published.denoise_s, published.end_to_end_s) == ("published", 7.04, 9.2)
     assert str(published.source).startswith("https://") and published.request.frames == 80
@@ -267,7 +267,7 @@ def test_other_hardware_is_named(
 def test_run_warns_on_other_hardware(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridgen.runtime.launch.launch", lambda job: None)
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job: None)
     monkeypatch.chdir(tmp_path)
     words = ["run", "--recipe", "demo", "--device", "cpu", "-p", "x"]
     warning = "warning: this recipe is for h100; here: cpu"
@@ -286,7 +286,7 @@ def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None
         return "."
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    file = shelf.located(Path("wan22-t2v-720p-1gpu"))
+    file = library.located(Path("wan22-t2v-720p-1gpu"))
     recipe = compose(file, [], {})
     local_folder(resolve(recipe).facts)
     assert asked == [("Wan-AI/Wan2.2-T2V-A14B-Diffusers", recipe.checkpoint.revision)]
@@ -338,7 +338,7 @@ def test_the_model_s_licence_is_shown_and_saved(capsys: pytest.CaptureFixture[st
 
 def test_a_recipe_is_found_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in ("wan21-t2v-1.3b-480p-1gpu", "demo"):
-        assert shelf.located(Path(name)).name == f"{name}.yaml"
+        assert library.located(Path(name)).name == f"{name}.yaml"
     assert call(["run", "--recipe", "720p-gb200-nvl72", "--dry-run"]) == 2
     assert "nearest: cosmos3-super-720p-gb200-nvl72, wan22-t2v-720p-gb200-nvl72" in capsys.readouterr().err
     assert call(["recipes", "show", str(tmp_path / "nothere.yaml")]) == 2

@@ -17,15 +17,15 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hybridgen.distributed.progress import Progress
+from hybridgen.engine.video import read_frames, read_tags
 from hybridgen.models.catalogue import DEMO_FOLDER, find
-from hybridgen.plan import Plan
-from hybridgen.recipe import compose
-from hybridgen.resolve import resolve
-from hybridgen.runtime.progress import Progress
-from hybridgen.runtime.video import read_frames, read_tags
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import by_strategy
+from hybridgen.recipe.fields import compose
+from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
-from hybridgen.traffic import by_strategy
-from tests import command
+from tests.support import command
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "a red circle moves right"
@@ -165,7 +165,7 @@ def test_the_last_step_is_logged_also_right_after_another(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("hybridgen.runtime.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("hybridgen.distributed.progress.time.monotonic", lambda: now)
     progress = Progress("lines")
     progress.start(20)
     for index in range(20):
@@ -274,7 +274,7 @@ def test_a_scheduler_that_keeps_the_models_dtype(words: str, tmp_path: Path) -> 
 
 def test_a_scheduler_with_noise_of_its_own_is_refused(tmp_path: Path) -> None:
     from hybridgen.errors import RequestError
-    from hybridgen.models.folder import from_folder
+    from hybridgen.models.checkpoint import from_folder
 
     index = json.loads((DEMO_FOLDER / "model_index.json").read_text())
     index["scheduler"] = ["diffusers", "DDPMScheduler"]

@@ -9,9 +9,9 @@ import pytest
 
 from hybridgen.errors import RequestError
 from hybridgen.models import seams
-from hybridgen.models.families import DENOISERS
 from hybridgen.models.load import empty_experts
-from tests.checkpoints import Case
+from hybridgen.models.registry import DENOISERS
+from tests.support.checkpoints import Case
 
 KINDS = {
     "WanPipeline": "wan2.1-t2v",

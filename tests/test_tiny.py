@@ -16,8 +16,8 @@ from hybridgen.models import catalogue
 from hybridgen.models.tiny import cache
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
-from tests import stock
-from tests.command import hybridgen
+from tests.support import stock
+from tests.support.command import hybridgen
 
 PROMPT, OTHER = "a robot arm lifts a cup", "snow falls"
 SIZE = 5.5e6

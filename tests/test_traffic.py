@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hybridgen.degrees import Degrees
-from hybridgen.plan import Clip
-from hybridgen.runtime.comm import Group, Traffic
-from hybridgen.runtime.ranks import RankContext
-from tests.ranks import run_ranks
-from tests.tiny import CLIP, run_plan, tiny_plan
+from hybridgen.distributed.comm import Group, Traffic
+from hybridgen.distributed.processes import RankContext
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.plan import Clip
+from tests.support.ranks import run_ranks
+from tests.support.tiny import CLIP, run_plan, tiny_plan
 
 TRIES = 7
 UNEVEN = Clip(48, 48, 5, 2, 4.0)

@@ -13,23 +13,23 @@ from diffusers import AutoencoderKLWan
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybridgen.degrees import AXES, Degrees
+from hybridgen.distributed.comm import Group, Traffic
+from hybridgen.distributed.mesh import Mesh, build_mesh
+from hybridgen.distributed.processes import RankContext
 from hybridgen.models.catalogue import find
-from hybridgen.models.facts import VaeFacts
-from hybridgen.models.wan import Wan
-from hybridgen.models.wan_vae import encode
-from hybridgen.plan import Plan
-from hybridgen.planner import decode as price
-from hybridgen.planner.cost import cost
-from hybridgen.planner.lookup import find as machine
-from hybridgen.planner.memory import phase_sizes, terms
-from hybridgen.runtime.comm import Group, Traffic
-from hybridgen.runtime.mesh import Mesh, build_mesh
-from hybridgen.runtime.ranks import RankContext
+from hybridgen.models.wan.denoiser import Wan
+from hybridgen.models.wan.vae import encode
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.facts import VaeFacts
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.hardware.lookup import find as machine
+from hybridgen.planner.price import vae as price
+from hybridgen.planner.price.cost import cost
+from hybridgen.planner.price.memory import phase_sizes, terms
 from hybridgen.strategies.parallel_vae import halo, rules, run
-from tests.live_bytes import LiveBytes
-from tests.ranks import run_ranks
-from tests.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, plan_for, relative_error
+from tests.support.live_bytes import LiveBytes
+from tests.support.ranks import run_ranks
+from tests.support.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, plan_for, relative_error
 
 TOLERANCE = 1e-5
 FAULT = 100 * TOLERANCE

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridgen.degrees import Degrees
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.sequence import Shard
 from hybridgen.models.slots import Normed
-from hybridgen.models.wan import TextAttention
-from hybridgen.models.wan_image import ImageAttention, WanImage, WanTokenTime
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.sequence import Shard
+from hybridgen.models.wan.denoiser import TextAttention
+from hybridgen.models.wan.image import ImageAttention, WanImage, WanTokenTime
+from hybridgen.plan.degrees import Degrees
 from hybridgen.strategies import registry
 from hybridgen.strategies.tp import run as tp
-from tests import matrix, stock
-from tests.checkpoints import LAYERS, Case, run_case, run_stock, stock_latents
-from tests.patchwise import run_patchwise
+from tests.support import matrix, stock
+from tests.support.checkpoints import LAYERS, Case, run_case, run_stock, stock_latents
+from tests.support.patchwise import run_patchwise
 
 LIMIT = 1e-5
 EMBEDDED = Case("wan2.1-i2v", 1, frames=9, steps=2, changes=LAYERS)  # 48 tokens

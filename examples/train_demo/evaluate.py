@@ -1,6 +1,6 @@
 """Measure a demo checkpoint with diffusers' stock WanPipeline: do clips show what their captions say?
 
-python examples/train_demo/evaluate.py hybridgen/demo/checkpoint --dtype bfloat16 --sheet sheet.png
+python examples/train_demo/evaluate.py hybridgen/models/demo/checkpoint --dtype bfloat16 --sheet sheet.png
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 
 from examples.train_demo.clips import CAPTIONS, Size, seeded
 from examples.train_demo.codec import psnr
-from tests.judge import Verdict, expected, judge
+from tests.support.judge import Verdict, expected, judge
 
 Frames = NDArray[np.float32]
 ATTRIBUTES = ("colour", "shape", "direction")

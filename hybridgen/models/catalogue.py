@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError
-from hybridgen.models.facts import ModelFacts, RequestDefaults
-from hybridgen.models.folder import from_folder
+from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.known import MODELS
 from hybridgen.models.tiny import cache
 from hybridgen.models.tiny.kinds import KINDS
+from hybridgen.plan.facts import ModelFacts, RequestDefaults
 
-DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "checkpoint"
+DEMO_FOLDER = Path(__file__).parent / "demo" / "checkpoint"
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
 TINY = "tiny:"
 """How the name of a tiny random checkpoint begins."""

@@ -1,7 +1,7 @@
 """One rank's model, whatever the family: the slots that strategies replace, and how a step is made of passes.
 
 State `x` is the latents [1, C, T, H, W] in fp32 on a rank that holds the whole sequence, and this rank's tokens
-[1, local, p_t * p_h * p_w * C] otherwise (see runtime/sequence.py). Predictions have the form of x.
+[1, local, p_t * p_h * p_w * C] otherwise (see distributed/sequence.py). Predictions have the form of x.
 With nothing split, every operation is the stock pipeline's, so the result equals it bit for bit.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hybridgen.kernels import Kernel
-from hybridgen.models import wan_vae
+from hybridgen.distributed.attention import attend, attend_plain
+from hybridgen.distributed.sequence import Shard, patchify, unpatchify
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.models.slots import Attend, Attention, Cuts, KeyValue, Partial, Relay, Remember, Step
-from hybridgen.plan import Plan
-from hybridgen.runtime.attention import attend, attend_plain
-from hybridgen.runtime.sequence import Shard, patchify, unpatchify
+from hybridgen.models.wan import vae as wan_vae
+from hybridgen.plan.kernels import Kernel
+from hybridgen.plan.plan import Plan
 
 
 class Denoiser(ABC):

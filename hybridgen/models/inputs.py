@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridgen.plan import Plan
+from hybridgen.plan.plan import Plan
 
 
 @dataclass

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridgen.models import cosmos3_facts, cosmos_facts
-from hybridgen.models.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.models.cosmos import facts as cosmos_facts
+from hybridgen.models.cosmos3 import facts as cosmos3_facts
+from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 
 WAN_14B = TransformerFacts(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
 WAN_14B_IMAGE = replace(WAN_14B, in_channels=36)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
 from hybridgen.models import seams
-from hybridgen.models.facts import ModelFacts
-from hybridgen.models.families import denoiser
-from hybridgen.plan import Plan
+from hybridgen.models.registry import denoiser
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import Plan
 
 EXPERTS = ("transformer", "transformer_2")
 COMPONENTS = (

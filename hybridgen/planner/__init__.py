@@ -1,1 +1,1 @@
-"""What can be planned without torch or a GPU."""
+"""What a plan costs, and which plan to take. No torch."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybridgen.errors import Violation
-from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import Message, Term
 
 RULES: dict[str, str] = {}
 

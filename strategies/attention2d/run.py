@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hybridgen.distributed.attention import merge_stacked
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
+from hybridgen.distributed.sequence import join, split
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Attend, KeyValue, Partial
-from hybridgen.plan import Plan
-from hybridgen.runtime.attention import merge_stacked
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
-from hybridgen.runtime.sequence import join, split
+from hybridgen.plan.plan import Plan
 
 
 def pack(out: Tensor, lse: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message, Term
 
 RULES = {
     "cfg-degree": "A guided step has two branches, with and without the prompt: cfg is 1 or 2.",

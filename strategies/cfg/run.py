@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Step
-from hybridgen.plan import Plan
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.plan.plan import Plan
 
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock, WanCausalConv3d, WanResample
 from torch import Tensor
 
-from hybridgen.runtime.comm import Group
+from hybridgen.distributed.comm import Group
 
 PAST = 2
 """Earlier frames that a 3x3x3 causal convolution sees."""

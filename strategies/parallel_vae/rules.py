@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hybridgen.degrees import not_legal
 from hybridgen.errors import Violation
-from hybridgen.layout import split_rows
-from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Phase, Term
+from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.layout import split_rows
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import Message, Phase, Term
 
 RULES = {
     "vae-width": "The VAE's ranks are laid over the others: the first of one cfg half, so that they are near "

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.wan_vae import decode_stream, encode, to_uint8
-from hybridgen.plan import Plan
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.models.wan.vae import decode_stream, encode, to_uint8
+from hybridgen.plan.plan import Plan
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
 from hybridgen.strategies.parallel_vae.rules import pixel_shape, split_dim, strip_sizes
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hybridgen.degrees import not_legal
 from hybridgen.errors import RequestError, Violation
-from hybridgen.layout import split_rows
-from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.layout import split_rows
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import Message, Term
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Step
-from hybridgen.plan import Plan
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.plan.plan import Plan
 from hybridgen.strategies.pipefusion.rules import IN_FLIGHT
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybridgen.errors import Violation
-from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import Message, Term
 
 RULES = {
     "ring-attn2d": "Ring and attention2d both decide how K/V reaches the queries; one run can use one of them.",

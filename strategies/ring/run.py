@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hybridgen.distributed.attention import Merge
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Attend, KeyValue, Partial
-from hybridgen.plan import Plan
-from hybridgen.runtime.attention import Merge
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.plan.plan import Plan
 
 
 def ring_attention(

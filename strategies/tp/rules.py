@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridgen.degrees import divisors, not_legal
 from hybridgen.errors import Violation
-from hybridgen.plan import FP32, Plan
-from hybridgen.traffic import Message, Phase, Term
+from hybridgen.plan.degrees import divisors, not_legal
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import Message, Phase, Term
 
 RULES = {
     "tp-heads": "Tensor parallelism gives each rank whole query and K/V heads.",

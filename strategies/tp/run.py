@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.load import take_slice
 from hybridgen.models.slots import Cuts, Normed
-from hybridgen.plan import Plan
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
+from hybridgen.plan.plan import Plan
 
 
 class RowLinear(nn.Module):

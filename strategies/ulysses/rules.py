@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridgen.degrees import divisors, not_legal
 from hybridgen.errors import Violation
-from hybridgen.plan import Plan
-from hybridgen.traffic import Message, Term
+from hybridgen.plan.degrees import divisors, not_legal
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message, Term
 
 RULES = {
     "ulysses-heads": "Ulysses gives each rank whole heads, so it must divide the heads that tensor parallelism leaves.",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hybridgen.distributed.comm import Group
+from hybridgen.distributed.mesh import Mesh
+from hybridgen.distributed.sequence import join, split
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Attention, KeyValue
-from hybridgen.plan import Plan
-from hybridgen.runtime.comm import Group
-from hybridgen.runtime.mesh import Mesh
-from hybridgen.runtime.sequence import join, split
+from hybridgen.plan.plan import Plan
 
 
 def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -> tuple[Tensor, Tensor, Tensor]:

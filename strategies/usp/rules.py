@@ -5,7 +5,7 @@ Legality, traffic, memory and the exchanges are those of its two parts, so it ha
 
 from __future__ import annotations
 
-from hybridgen.degrees import parse_pair
+from hybridgen.plan.degrees import parse_pair
 
 
 def parse(text: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hybridgen.models.facts import RequestDefaults
+from hybridgen.plan.facts import RequestDefaults
 
 Config = dict[str, Any]
 TEXT_WIDTH = 32

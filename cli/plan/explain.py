@@ -1,0 +1,112 @@
+"""One plan taken apart: hybridgen plan --explain N."""
+
+from __future__ import annotations
+
+from hybridgen.cli.text import counted, paragraph, seconds, short, size, span, table, width
+from hybridgen.planner.choose.ask import Recommendation
+from hybridgen.planner.choose.orders import crossings, domains, used_axes
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.price import compute
+from hybridgen.planner.price import vae as vae_price
+from hybridgen.planner.price.memory import phase_sizes
+
+BARS = (14, 30)
+"""Characters of a bar that is all of the time, on narrow and on wide pages."""
+
+
+def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
+    """Time by strategy, messages by axis, memory by component, constants with their origin."""
+    cost, plan = candidate.cost, candidate.plan
+    exact = "exact" if plan.exact else "approximate"
+    low, high = cost.range
+    title = f"{candidate.config}, {exact}: denoise {seconds(cost.denoise)} s ({span(low, high)}), "
+    parts = [
+        paragraph(f"plan {number}", f"{title}clip {seconds(cost.clip)} s"),
+        _time(candidate),
+        _after(found, candidate),
+        _messages(candidate),
+        _mesh(found, candidate),
+        _memory(candidate),
+        [line for why in candidate.why for line in paragraph("why" if why == candidate.why[0] else "", why)],
+        _constants(found),
+    ]
+    lines: list[str] = []
+    for part in parts:
+        if part:
+            lines += ["", *part] if lines else part
+    return lines
+
+
+def _time(candidate: Candidate) -> list[str]:
+    cost, steps = candidate.cost, candidate.plan.clip.steps
+    rows, limit = [], width()
+    wide = max(len(f"{item.bound}, {item.link}") for item in cost.items)
+    full = BARS[limit is None or limit >= 100]
+    for item in sorted(cost.items, key=lambda item: -item.seconds):
+        share = item.seconds / cost.denoise
+        name = f"{item.name} exchange" if item.communication else item.name
+        name += f" ({item.axis})" if item.axis in ("row", "col") else ""
+        bound = f"{item.bound}, {item.link}" if item.link else item.bound
+        bar = "#" * round(full * share)
+        rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{full}}", f"{bound:<{wide}}"])
+    first = f"denoise, {counted(steps, 'step')} of {cost.denoise / steps * 1e3:.0f} ms"
+    return table([first, "s", "%", " " * full, "bound by".ljust(wide)], rows)
+
+
+def _after(found: Recommendation, candidate: Candidate) -> list[str]:
+    hardware, plan, cost = found.ask.hardware, candidate.plan, candidate.cost
+    writing = vae_price.writing_seconds(plan, hardware)
+    before = vae_price.encode_seconds(plan, hardware)
+    encoding = f", and {seconds(before)} s to encode {plan.clip.encoded_frames} given frames" if before else ""
+    text = (
+        f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s{encoding}; text and transport "
+        f"{seconds(hardware.fixed.value)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
+    )
+    return paragraph("then", text)
+
+
+def _messages(candidate: Candidate) -> list[str]:
+    steps = candidate.plan.clip.steps
+    rows = [
+        [i.axis, str(candidate.plan.degrees.size(i.axis)), i.name, i.link, size(i.size / steps), size(i.size)]
+        for i in candidate.cost.items
+        if i.communication
+    ]
+    if not rows:
+        return []
+    return table(["axis", "ranks", "strategy", "link", "a rank sends / step", "/ clip"], rows, left=4)
+
+
+def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
+    hardware, plan = found.ask.hardware, candidate.plan
+    inside, crossing = crossings(plan, hardware)
+    if not used_axes(plan):
+        return []
+    sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used_axes(plan))
+    place = domains(hardware)
+    words = f"{sizes}, slowest first; inside a {place}: {', '.join(inside) or 'none'}"
+    return paragraph("mesh", f"{words}; across {place}s: {', '.join(crossing) or 'none'}")
+
+
+def _memory(candidate: Candidate) -> list[str]:
+    rows = [
+        [term.name, short(term.size / 1e9), ", ".join(term.phases) + (f" ({term.moment})" if term.moment else "")]
+        for term in candidate.terms
+    ]
+    held = phase_sizes(candidate.terms)
+    rows += [[f"in all, {phase}", short(total / 1e9), ""] for phase, total in held.items()]
+    widest = max(len(row[2]) for row in rows)
+    return table(
+        ["memory of the fullest rank", "GB", f"{'held in':<{widest}}"], [[*r[:2], r[2].ljust(widest)] for r in rows]
+    )
+
+
+def _constants(found: Recommendation) -> list[str]:
+    rows = [[name, f"{constant.value:.4g}", constant.origin] for name, constant in found.ask.hardware.constants()]
+    rows += [
+        ["passes, times their bytes", str(compute.STRAY), "fitted to the published kernel split"],
+        ["kernels of a block", str(compute.KERNELS), "assumed"],
+        ["passes of a merge", str(compute.MERGE_PASSES), "counted in distributed/attention.py, LSE included"],
+    ]
+    lines = [f"constants of {found.ask.hardware.name}, SI units, and where they come from"]
+    return lines + [line for name, value, origin in rows for line in paragraph(f"{name:<28}  {value:<10}", origin, 42)]

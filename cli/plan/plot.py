@@ -1,0 +1,112 @@
+"""The picture of hybridgen plan --plot: how the best plan scales, and what plans spend their time on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridgen.cli.text import counted, seconds
+from hybridgen.engine.outputs import free_name
+from hybridgen.errors import RequestError
+from hybridgen.planner.choose.ask import Recommendation
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.choose.reasons import by_name
+
+COLOURS = {
+    "attention": "#1f5a94",
+    "matrix products": "#4a90c2",
+    "norms, rope, residuals": "#9cc6e0",
+    "ulysses": "#e08214",
+    "attention2d": "#b2182b",
+    "ring": "#7b3294",
+    "tp": "#c2a500",
+    "pipefusion": "#4d9221",
+    "cfg": "#a6d96a",
+    "pipeline bubbles": "#c7e9c0",
+    "waiting for the slowest GPU": "#969696",
+}
+"""By what the time is spent on; the rest is "other"."""
+OTHER = "#d0d0d0"
+BARS = 6
+
+
+def draw(
+    path: Path, found: Recommendation, widths: Sequence[Recommendation], shown: Sequence[Candidate], frames: int
+) -> None:
+    """Write the picture. Raises RequestError where matplotlib or the folder is missing, or the file cannot be."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RequestError(
+            "plot", "--plot needs matplotlib, which is not installed", tries=["pip install matplotlib"]
+        ) from error
+    if path.exists():
+        near = str(free_name(path, path.suffix))
+        message = f"--plot {path} exists, and nothing is overwritten; nearest: {near}"
+        raise RequestError("output-exists", message, tries=[{"plot": near}])
+    figure = Figure(figsize=(12, 5.2), layout="constrained")
+    if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
+        near = str(free_name(path.with_suffix(".png"), ".png"))
+        message = f"--plot {path} names no kind of picture that matplotlib writes; nearest: {near}"
+        raise RequestError("output-format", message, tries=[{"plot": near}])
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    _scaling(left, widths)
+    _times(right, shown[:BARS])
+    clip, facts = found.best.plan.clip, found.best.plan.facts
+    made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
+    title = f"{facts.name}, {made}, on {found.ask.hardware.title} (predicted)"
+    figure.suptitle(title, fontsize=15)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=12, frameon=False)
+    try:
+        figure.savefig(path, dpi=160)
+    except OSError as error:
+        raise RequestError("output-folder", f"--plot {path} cannot be written: {error.strerror}") from error
+
+
+def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
+    gpus = [one.ask.gpus for one in widths]
+    error = widths[0].ask.hardware.anchored.value  # a ratio to one GPU's time is as good as with that time known
+    low, high = ([one.best.speedup * (1 + s * error * (one.ask.gpus > 1)) for one in widths] for s in (-1, 1))
+    high = [min(pair) for pair in zip(high, gpus, strict=True)]  # more than ideal is predicted by nothing here
+    axes.plot(gpus, gpus, "--", color="#808080", label="ideal")
+    axes.fill_between(gpus, low, high, color=COLOURS["matrix products"], alpha=0.25, linewidth=0, label="range")
+    axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")
+    last = widths[-1].best
+    words = f"{gpus[-1]} GPU{'s' * (gpus[-1] > 1)}: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
+    axes.text(0.97, 0.05, words, transform=axes.transAxes, ha="right", va="bottom", size=14)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    ticks = [n for n in gpus if n & (n - 1) == 0 and n <= gpus[-1] / 1.4] + gpus[-1:]
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("GPUs", fontsize=13)
+    axes.set_ylabel("speed-up of denoising (times one GPU)", fontsize=13)
+    axes.tick_params(labelsize=12)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=12, loc="upper left")
+
+
+def _times(axes: Any, shown: Sequence[Candidate]) -> None:
+    names = [str(c.plan.degrees) for c in shown]
+    spent = [by_name(c) for c in shown]
+    used = [name for name in COLOURS if any(name in times for times in spent)]
+    starts = [0.0] * len(shown)
+    longest = max(sum(times.values()) for times in spent)
+    for name in [*used, "other"]:
+        lengths = [
+            times.get(name, 0.0) if name in COLOURS else sum(t for n, t in times.items() if n not in COLOURS)
+            for times in spent
+        ]
+        if max(lengths) > 0.005 * longest:  # what nobody would see has no place in the legend
+            axes.barh(names, lengths, left=starts, color=COLOURS.get(name, OTHER), label=name, height=0.62)
+        starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    for row, total in enumerate(starts):
+        axes.text(total, row, f" {seconds(total)} s", va="center", size=12)
+    axes.set_xlim(0, max(starts) * 1.16)
+    axes.invert_yaxis()
+    axes.set_xlabel("denoise time (s)", fontsize=13)
+    axes.tick_params(labelsize=12)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

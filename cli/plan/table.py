@@ -1,0 +1,184 @@
+"""The pages of hybridgen plan: the table of plans, the widths of --scaling, and what --rejected shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span, table
+from hybridgen.planner.choose.ask import Recommendation, Rejected
+from hybridgen.planner.choose.orders import domains, used_axes
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.hardware.hosts import ranks_of_domain, spread
+from hybridgen.planner.price.cost import cost
+from hybridgen.recipe.results import results
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
+    """What is made, on what, and what one GPU would need."""
+    plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus
+    clip, name = plan.clip, plan.facts.name
+    guided = "guidance on" if plan.branches == 2 else "no guidance"
+    made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
+    what = f"{made}, {guided}, {DTYPES[plan.dtype]}"
+    place = "" if gpus == 1 else f", {hardware.inside.name}"
+    if gpus > (size := ranks_of_domain(gpus, hardware)):
+        each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
+        place += f" in {-(-gpus // size)} {domains(hardware)}s {each}, {hardware.outside.name} between them"
+    note = " (no --hardware given)" if assumed else ""
+    source = "given by --anchor" if "--anchor" in hardware.attention.origin else "predicted"
+    fitting_count = len(found.candidates)
+    kind = "exact " if all(c.plan.exact for c in found.candidates) else ""
+    fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
+    if found.rejected:
+        fits += f", {len(found.rejected)} legal ones do not (--rejected)"
+    indent = len(name) + 2
+    read_as = []
+    if frames != clip.frames:
+        made = f"{plan.latent_shape[1]} latent frames, as published figures count them; run makes {clip.frames} of it"
+        read_as = paragraph("", f"{frames} frames are read as {made}", indent)
+    return [
+        *paragraph(name, f"{what}, {plan.facts.transformer.heads} heads", indent),
+        *read_as,
+        *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
+        *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
+    ]
+
+
+def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
+    """The table. Where it is too wide, words go before numbers; the first plan's reasons stand below it anyway."""
+    titles = [
+        "#",
+        "plan",
+        "denoise s",
+        "clip s",
+        "speed-up",
+        "eff",
+        "comm",
+        "GB/GPU",
+        "",
+        "why not first",
+        "mesh order",
+    ]
+    rows = []
+    for number, c in enumerate(shown, start=1):
+        marks = ["recommended"] if number == 1 else ["tie"] if c.tie else []
+        marks += [] if c.plan.exact else ["approximate"]
+        rows.append(
+            [
+                str(number), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak), ", ".join(marks),
+                c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
+            ]
+        )  # fmt: skip
+    across = found.ask.gpus > ranks_of_domain(found.ask.gpus, found.ask.hardware)
+    drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
+    return fitting(titles, _left_last(titles, rows), (*drop, "speed-up", "comm", "eff"), left=2)
+
+
+def _left_last(titles: list[str], rows: list[list[str]]) -> list[list[str]]:
+    """The last three columns are words and stand to the left, although the numbers before them do not."""
+    for at in range(len(titles) - 3, len(titles)):
+        wide = max(len(row[at]) for row in [titles, *rows])
+        titles[at] = titles[at].ljust(wide)
+        for row in rows:
+            row[at] = row[at].ljust(wide)
+    return rows
+
+
+def reasons(found: Recommendation) -> list[str]:
+    """Why the first is the first."""
+    lines = []
+    for number, why in enumerate(found.best.why):
+        lines += paragraph("why 1" if number == 0 else "", why)
+    hardware = found.ask.hardware
+    if hardware.error.value > 0.15:
+        words = (
+            f"times are within {hardware.error.value:.0%} at best ({hardware.error.origin}): trust the ranking, and "
+        )
+        words += "give --anchor SECONDS, a measured one-GPU denoise time"
+        lines += paragraph("range", words)
+    return lines
+
+
+def known_lines(found: Recommendation) -> list[str]:
+    """What others measured of the same request on this machine, beside what is predicted of their split."""
+    ask = found.ask
+    lines = []
+    for one in results(found.best.plan, ask.gpus, ask.hardware.name):
+        took = f"{one.plan.degrees} took {one.measured.denoise_s:g} s ({one.measured.status}"
+        took += f", {one.measured.engine})" if one.measured.engine else ")"
+        predicted = cost(one.plan, ask.hardware).denoise
+        lines += paragraph(
+            "known", f"{took}, predicted {predicted:.{2 if predicted < 10 else 1}f} s; recipe {one.recipe}"
+        )
+    return lines
+
+
+def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
+    """What a part of the GPUs would do, and the rest beside it."""
+    gpus, width, best = found.ask.gpus, part.ask.gpus, part.best
+    copies = gpus // width
+    text = f"{_gpus(width)}: {span(*best.cost.range)} s denoise at {best.efficiency:.0%} efficiency"
+    if copies == 1:
+        return paragraph("fewer?", f"{text}; {_gpus(gpus - width)} would be left")
+    ratio = copies * found.best.cost.clip / best.cost.clip
+    more = f"make {ratio:.1f} times as many clips an hour as" if ratio >= 1.05 else "make no more clips an hour than"
+    return paragraph("fewer?", f"{text}; {copies} such groups {more} one of {gpus}")
+
+
+def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
+    """That fewer GPUs are faster, since their number can be split better."""
+    best = part.best
+    text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
+    return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
+
+
+def hosts_line(found: Recommendation) -> list[str]:
+    """How the command is started on several hosts."""
+    hosts = spread(found.ask.gpus, found.ask.hardware.per_node, found.ask.hardware.domain)
+    if hosts.number == 1:
+        return []
+    return command("", f"on each host as {hosts.torchrun}, or under srun")
+
+
+def rest_line(found: Recommendation, gpus: int) -> list[str]:
+    """What the GPUs can do that --fewer leaves."""
+    width = found.ask.gpus
+    more, left = divmod(gpus - width, width)
+    free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
+    free += f"{', and ' if more and left else ''}{_gpus(left)} {'is' if left == 1 else 'are'} free" if left else ""
+    return paragraph("fewer", f"{gpus} GPUs would be no faster than {width}, within the model's error; {free}")
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def scaling(found: Sequence[Recommendation]) -> list[str]:
+    """The best plan at every width."""
+    titles = ["GPUs", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "clips/h"]
+    rows = []
+    for one in found:
+        c = one.best
+        rows.append(
+            [
+                str(one.ask.gpus), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
+                short(3600 / c.cost.clip),
+            ]
+        )  # fmt: skip
+    right = max(len(row[0]) for row in [titles, *rows])
+    titles[0] = titles[0].rjust(right)
+    rows = [[row[0].rjust(right), *row[1:]] for row in rows]
+    return fitting(titles, rows, ("clips/h", "comm", "speed-up"), left=2)
+
+
+def rejected(found: Sequence[Rejected]) -> list[str]:
+    """Plans that cannot be, each with its rule and the plan that comes nearest."""
+    if not found:
+        return ["nothing near the request is illegal or does not fit"]
+    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.rule, r.nearest] for r in found], left=3)
+    messages = [message for r in found for message in paragraph("", f"{r.plan.degrees}: {r.message}", 2)]
+    return [*lines, "", *messages, "", "hybridgen explain RULE gives a rule's reason"]

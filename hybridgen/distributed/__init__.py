@@ -1,0 +1,1 @@
+"""One rank among others, knowing no model: groups, mesh, attention kernels, shards, processes."""

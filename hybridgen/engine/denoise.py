@@ -1,0 +1,43 @@
+"""From noise to the final latents: the loop, on every rank's own part of them."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from hybridgen.engine.rank import Rank
+from hybridgen.models.denoiser import Denoiser
+
+
+def denoise(rank: Rank, model: Denoiser) -> Tensor:
+    """This rank's part of the final latents (a state x, see models/denoiser.py)."""
+    steps = model.schedule()
+    generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
+    x = model.to_state(model.initial_latents(generator))
+    rank.progress.start(len(steps))
+    with rank.stage("denoise"):
+        for step in steps:
+            began = time.perf_counter()
+            rank.say(f"step {step.index + 1}/{len(steps)}")
+            if step.index and step.expert != steps[step.index - 1].expert:
+                rank.progress.note(f"         low-noise expert from step {step.index + 1}")
+            x = model.advance(x, model.predict(x, step), step)
+            if rank.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
+            rank.steps.append(time.perf_counter() - began)
+            rank.progress.step(rank.steps[-1])
+    rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
+    return x
+
+
+def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:
+    """The full latents [1, C, T, H, W] on rank 0, None elsewhere."""
+    group = rank.mesh.sequence()
+    if group is None:
+        return None
+    rank.say("gather latents")
+    x = x.float()  # some schedulers give latents in the model's dtype; in fp32 they are the same numbers
+    shards = group.gather(x) if group.size > 1 else [x]
+    return model.final_latents(model.to_latents(shards)) if shards is not None and rank.first else None

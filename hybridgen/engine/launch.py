@@ -1,0 +1,133 @@
+"""Start a job's ranks on this machine, or join those that another launcher started."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hybridgen.distributed.processes import GRACE, IMPORTS, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
+from hybridgen.engine import environment
+from hybridgen.engine.job import Job
+from hybridgen.engine.outputs import free_name
+from hybridgen.engine.video import remove_parts
+from hybridgen.errors import RunFailed
+
+
+def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
+    """Run the job; the report, or None on ranks of a joined job other than the first.
+
+    Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
+    failed, it leaves no process and no half-written video behind; latents that were done are kept.
+    """
+    place = environment.place()
+    if place is not None:
+        return _join(job, place)
+    from hybridgen.models.load import local_folder
+
+    local_folder(job.plan.facts)  # a download belongs to no rank
+    # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
+    method = start_method or ("fork" if job.device == "cpu" else "spawn")
+    if method == "fork":
+        import_module(IMPORTS)
+    kept: list[str] = []
+
+    def clean_up(folder: Path) -> None:
+        remove_parts(job.part)
+        kept.extend(_keep_latents(job, folder))
+
+    try:
+        reports = run_local(job.plan.world_size, partial(_work, job=job), start_method=method, on_exit=clean_up)
+    except RunFailed as failure:
+        failure.notes += tuple(kept)
+        raise
+    except KeyboardInterrupt as interrupt:
+        for note in kept:
+            interrupt.add_note(note)
+        raise
+    report: dict[str, Any] = reports[0]
+    return report
+
+
+def _work(context: RankContext, job: Job) -> dict[str, Any] | None:
+    """worker.work, imported on the rank."""
+    if job.device == "cpu":
+        import_module(IMPORTS)  # ranks that were forked have it
+    from hybridgen.engine.worker import work
+
+    return work(context, job)
+
+
+def _keep_latents(job: Job, folder: Path) -> list[str]:
+    """Give final latents that an ended run left behind a name of their own, and say so.
+
+    `folder` is the ranks' own: the mark in it tells that the latents are of this run, and complete.
+    """
+    if not (folder / LATENTS_DONE).exists():
+        return []
+    if job.latents is not None:
+        return [f"kept: {job.latents} (the final latents)"]
+    if not job.scratch.exists():  # the run came to its end
+        return []
+    name = free_name(job.output.with_suffix(".latents.safetensors"), ".latents.safetensors")
+    job.scratch.rename(name)
+    return [f"kept: {name} (the final latents)"]
+
+
+def _join(job: Job, place: environment.Place) -> dict[str, Any] | None:
+    """Be one rank of a job that torchrun or srun started."""
+    rank, world = place.rank, place.world
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    serves = rank == 0 and not place.agent_serves
+    store = None
+    if world > 1:
+        # An agent's store outlives a restart of the ranks; what a lost attempt wrote must not be read.
+        store = PrefixStore(f"hybridgen/{place.attempt}", TCPStore(place.address, place.port, world, serves))
+    status = Status(bytearray(LINE), 0)
+    with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
+        context = RankContext(rank, world, place.local_rank, Path(name), status, store)
+        try:
+            job = _agree(job, rank, store)
+            return _work(context, job)
+        except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once
+            cause = cause_of(error, rank, status.read(0))
+            if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
+                _leave(1)
+            raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
+        finally:
+            if rank == 0:
+                remove_parts(job.part)
+
+
+def _first_to_report(store: Any) -> bool:
+    """Whether this rank, which lost a peer, is the one to say so: the cause itself gets a moment to speak first."""
+    time.sleep(GRACE)
+    try:
+        return int(store.add("reports", 1)) == 1
+    except RuntimeError:  # rank 0 served the store, and is gone: better said twice than not at all
+        return True
+
+
+def _leave(code: int) -> None:
+    """End without unwinding: a process group's destructor may wait for peers that are gone."""
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _agree(job: Job, rank: int, store: Any) -> Job:
+    """Every rank takes rank 0's job, so that what was drawn (seed, file name) is the same everywhere."""
+    if store is None:
+        return job
+    if rank == 0:
+        store.set("job", pickle.dumps(job))
+    agreed = pickle.loads(store.get("job"))
+    assert isinstance(agreed, Job)
+    return agreed

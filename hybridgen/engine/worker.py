@@ -1,0 +1,156 @@
+"""What one rank does with a job, from an empty process to the end of the clip."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hybridgen.distributed.processes import RankContext
+from hybridgen.distributed.sequence import Shard
+from hybridgen.engine.decode import decode, decode_guarded, digest_of, keep_latents
+from hybridgen.engine.denoise import denoise, gather_latents
+from hybridgen.engine.job import Job
+from hybridgen.engine.rank import Rank, quiet_libraries, set_up
+from hybridgen.models.cosmos.guardrail import Guardrail, blocked
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.inputs import Inputs
+from hybridgen.models.load import empty_experts, fill, load_scheduler, load_vae, local_folder
+from hybridgen.models.registry import denoiser
+from hybridgen.strategies import registry
+
+
+@torch.no_grad()
+def work(context: RankContext, job: Job) -> dict[str, Any] | None:
+    """Run the job on this rank; the report on rank 0, None elsewhere."""
+    started = time.perf_counter()
+    quiet_libraries()
+    rank = set_up(context, job)
+    guardrail = guard(rank)
+    model = ready(rank)
+    x = denoise(rank, model)
+    latents = gather_latents(rank, model, x)
+    digest = digest_of(latents) if latents is not None else ""
+    if job.plan.facts.guarded:
+        decode_guarded(rank, model, latents, digest, guardrail)
+    else:
+        if latents is not None:
+            keep_latents(rank, latents, digest)
+        decode(rank, model, latents, digest)
+    return finish(rank, digest, started)
+
+
+def guard(rank: Rank) -> Guardrail | None:
+    """The guardrail on rank 0, where the model has one; the prompt has passed it. Raises RunFailed on all ranks."""
+    job = rank.job
+    if not job.plan.facts.guarded:
+        return None
+    guardrail, allowed = None, False
+    if rank.first:
+        with rank.stage("load the guardrail", "load", mapped=True):
+            guardrail = Guardrail(rank.device)
+        with rank.stage("check the prompt", "encode"):
+            allowed = guardrail.allows(job.prompt)
+    if not rank.told(allowed):
+        raise blocked("the prompt")
+    return guardrail
+
+
+def ready(rank: Rank) -> Denoiser:
+    """This rank's part of the model with the request's inputs."""
+    plan = rank.job.plan
+    inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
+    with rank.stage("load", mapped=True):
+        model = load(rank)
+    condition = encode_frames(rank, model)
+    if inputs is not None:
+        inputs.condition = condition
+    model.set_inputs(share(rank, inputs))
+    with rank.stage("load", mapped=True):
+        fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
+    if rank.first:
+        rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
+        rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
+    return model
+
+
+def encode(rank: Rank) -> Inputs:
+    """Encode words and pictures; the encoders are gone afterwards."""
+    plan, job = rank.job.plan, rank.job
+    with rank.stage("load text encoder", "load", mapped=True):
+        encoder = denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
+    with rank.stage("encode"):
+        inputs = encoder.encode(job.prompt, job.negative_prompt, job.pictures())
+        encoder.free()
+    return inputs
+
+
+def load(rank: Rank) -> Denoiser:
+    """What this rank runs: its part of the transformers, strategies applied, and the VAE where it decodes.
+
+    Of the weights those that take the inputs.
+    """
+    job, plan = rank.job, rank.job.plan
+    folder = local_folder(plan.facts)
+    shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
+    kind = denoiser(plan.facts)
+    model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
+    apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
+    fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
+    if rank.mesh.vae() is not None:
+        model.vae = load_vae(folder, rank.device)
+    return model
+
+
+def apply_strategies(rank: Rank, model: Denoiser) -> None:
+    """Change the loaded model as the plan says, in the registry's order."""
+    for strategy in registry.active(rank.job.plan):
+        strategy.apply(model, rank.mesh, rank.job.plan)
+
+
+def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
+    """What the autoencoder makes of the given pictures, on rank 0; the VAE's ranks work on it together."""
+    job = rank.job
+    if not job.plan.clip.encoded_frames or rank.mesh.vae() is None:
+        return None
+    with rank.stage("encode the picture", "encode"):
+        moments = model.encode(model.frames_to_encode(job.pictures()).to(rank.device) if rank.first else None)
+    if moments is None:
+        return None
+    return model.condition_latents(moments, torch.Generator("cpu").manual_seed(job.seed))
+
+
+def share(rank: Rank, inputs: Inputs | None) -> Inputs:
+    """Rank 0's inputs on every rank."""
+    if rank.job.plan.world_size == 1:
+        assert inputs is not None
+        return inputs
+    rank.say("waiting for the text embeddings")
+    tensors = inputs.tensors() if inputs is not None else {}
+    shapes = rank.mesh.world().broadcast_object({name: (x.shape, x.dtype) for name, x in tensors.items()})
+    for name, (shape, dtype) in shapes.items():
+        own = tensors.get(name)
+        x = torch.empty(shape, dtype=dtype, device=rank.device) if own is None else own.contiguous()
+        tensors[name] = rank.mesh.world().broadcast(x)
+    return Inputs.of(tensors)
+
+
+def finish(rank: Rank, digest: str, started: float) -> dict[str, Any] | None:
+    """Collect every rank's traffic and memory on rank 0 and leave together."""
+    rank.say("finish")
+    world = rank.mesh.world()
+    mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
+    everyone = [mine]
+    if rank.context.world > 1:
+        everyone = world.gather_objects(mine)
+        world.barrier()
+        dist.destroy_process_group()
+    if not rank.first:
+        return None
+    if rank.job.latents is None:
+        rank.job.scratch.unlink(missing_ok=rank.job.plan.facts.guarded)
+    rank.seconds["total"] = time.perf_counter() - started
+    return rank.job.report(rank.seconds, rank.steps, everyone, digest)

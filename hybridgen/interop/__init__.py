@@ -1,0 +1,29 @@
+"""Plans and recipes in the words of other engines; no torch.
+
+What an engine cannot do is refused here, and what it would do wrongly is said. docs/recipes.md has the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybridgen.errors import Change, RequestError
+from hybridgen.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Export:
+    """A command line or a file of another engine, and what its reader must know."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+def refuse(engine: str, plan: Plan, lacks: dict[str, bool], nearest: str = "", tries: Sequence[Change] = ()) -> None:
+    """Raise RequestError (engine-lacks) with all that the plan needs of what the engine lacks ({fault: needed})."""
+    faults = [fault for fault, needed in lacks.items() if needed]
+    if faults:
+        hint = f"; nearest: {nearest}" if nearest else ""
+        message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"
+        raise RequestError("engine-lacks", message, tries=tries)

@@ -1,0 +1,103 @@
+"""A recipe as a configuration file of TensorRT-LLM VisualGen (its current generation of keys). No torch.
+
+The file says how a server is set up. Steps, guidance, seed and prompt come with each request there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridgen.interop import Export, refuse
+from hybridgen.plan.degrees import AXES
+from hybridgen.plan.plan import Plan
+from hybridgen.recipe.fields import Recipe
+from hybridgen.strategies.parallel_vae.rules import split_dim
+
+ENGINE = "TensorRT-LLM VisualGen"
+DEGREES = {
+    "cfg_size": "cfg",
+    "ulysses_size": "ulysses",
+    "ring_size": "ring",
+    "tp_size": "tp",
+    "parallel_vae_size": "vae",
+}
+"""Names of degrees there and here; attn2d_size is a pair."""
+BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
+"""hybridgen's kernels by its names; VANILLA returns no log-sum-exp, so merging needs FA4."""
+
+
+def export(recipe: Recipe, plan: Plan) -> Export:
+    """The YAML file for `trtllm-serve --visual_gen_args`. Raises RequestError (engine-lacks)."""
+    import yaml
+
+    refuse(ENGINE, plan, _lacks(recipe, plan))
+    clip, degrees = plan.clip, plan.degrees
+    sizes = {there: getattr(degrees, here) for there, here in DEGREES.items()}
+    parallel: dict[str, Any] = {name: size for name, size in sizes.items() if size > 1}
+    if degrees.attn2d != (1, 1):
+        parallel["attn2d_size"] = list(degrees.attn2d)
+    if degrees.vae > 1 and split_dim(plan) == -2:
+        parallel["parallel_vae_split_dim"] = "height"
+    content = {
+        "model": plan.facts.source,
+        "revision": plan.facts.revision,
+        "attention_config": {"backend": _backend(recipe, plan)},
+        "parallel_config": parallel,
+        "compilation_config": {"resolutions": [[clip.height, clip.width]], "num_frames": [clip.frames]},
+    }
+    kept = {name: value for name, value in content.items() if value}
+    return Export(yaml.safe_dump(kept, sort_keys=False, default_flow_style=None), _warnings(recipe, plan))
+
+
+def _backend(recipe: Recipe, plan: Plan) -> str:
+    """Its name of the kernel; "auto" is torch's own, as here, unless partial results are merged."""
+    kernel = recipe.runtime.attention or "auto"
+    return BACKENDS[kernel] if kernel != "auto" else "FA4" if plan.degrees.cp > 1 else "VANILLA"
+
+
+def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
+    """What the engine does not have, and whether the plan needs it."""
+    degrees, count = plan.degrees, plan.tokens.tokens
+    kernel = recipe.runtime.attention or "auto"
+    merged = degrees.cp > 1
+    uneven = count % degrees.sequence != 0 and not plan.facts.pads  # its Cosmos3 is published on 36 ranks, 44160 tokens
+    return {
+        f"{plan.facts.name} is no model of the hub": plan.facts.source.count("/") != 1,
+        f"no pipefusion (--pipefusion {degrees.pipefusion})": degrees.pipefusion > 1,
+        f"its {degrees.sequence} sequence ranks must divide the {count} tokens": uneven,
+        f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",
+        f"no kernel {kernel} (--attention {kernel}); nearest: {', '.join(BACKENDS)}": kernel != "auto"
+        and kernel not in BACKENDS,
+        "its VANILLA kernel cannot be merged (--attention sdpa); nearest: flash-attn-4": merged and kernel == "sdpa",
+        "needs GPUs (--device cpu)": recipe.runtime.device == "cpu",
+    }
+
+
+def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
+    clip, (first, second) = plan.clip, plan.clip.guidances
+    low = f", low-noise expert {second:g}" if plan.facts.experts > 1 else ""
+    seed = "" if recipe.request.seed is None else f", seed {recipe.request.seed}"
+    given = "".join(f", {what}" for what in _given(recipe, plan))
+    found = [
+        f"not part of this file, send it with the request: {clip.width}x{clip.height}, {clip.frames} frames, "
+        f"{clip.fps} fps, {clip.steps} steps, guidance {first:g}{low}{seed}{given}"
+    ]
+    if plan.degrees.attn2d != (1, 1) and plan.degrees.tp > 1:
+        found.append("attention2d together with tensor parallelism needs a build of July 2026 or newer")
+    if _backend(recipe, plan) == "FA4":
+        found.append("FA4 is FlashAttention-4, made for Blackwell GPUs")
+    split = [axis for axis in AXES if plan.degrees.size(axis) > 1]
+    if sorted(split, key=plan.order.index) != split:
+        found.append("it has its own order of ranks (cfg, tp, row, col, ulysses); --order is not passed on")
+    return tuple(found)
+
+
+def _given(recipe: Recipe, plan: Plan) -> list[str]:
+    """What the clip starts from or ends with: files where they are named."""
+    clip, request = plan.clip, recipe.request
+    kinds = (
+        (clip.image, "picture", request.image),
+        (clip.last_image, "last picture", request.last_image),
+        (clip.video, "video", request.video),
+    )
+    return [f"{kind} {name}" if name else f"a {kind}" for needed, kind, name in kinds if needed]

@@ -1,0 +1,203 @@
+"""A configuration file of TensorRT-LLM VisualGen, of either generation of keys, as a recipe. No torch.
+
+Current keys: parallel_config{cfg_size}, attention_config. Older ones: parallel{dit_cfg_size}, attention. What changes
+the picture or the speed there and has no counterpart here is named in the warnings and in the recipe's notes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hybridgen.errors import RequestError
+from hybridgen.interop.trtllm import BACKENDS, DEGREES
+from hybridgen.models import catalogue
+from hybridgen.recipe import yaml_file
+from hybridgen.recipe.fields import Checkpoint, Parallel, Recipe, Request, Runtime
+
+SECTIONS = {
+    "parallel": "parallel_config",
+    "attention": "attention_config",
+    "compilation": "compilation_config",
+    "torch_compile": "torch_compile_config",
+    "cuda_graph": "cuda_graph_config",
+    "pipeline": "pipeline_config",
+    "teacache": "cache_config",
+    "cache": "cache_config",
+    "checkpoint_path": "model",
+}
+"""Older names of what stands at the top, and the current ones."""
+TOP = {
+    *SECTIONS.values(),
+    "revision",
+    "quant_config",
+    "cpu_offload_config",
+    "runtime_lora_config",
+    "enable_layerwise_nvtx_marker",
+}
+OLDER_TOP = {"dtype", "device", "linear", "skip_warmup", "skip_components", "text_encoder_path"}
+OTHER_PARALLEL = {
+    "attn2d_size",
+    "attn2d_row_size",
+    "attn2d_col_size",
+    "enable_parallel_vae",
+    "async_ulysses",
+    "parallel_vae_split_dim",
+    "dim_order",
+}
+FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
+"""Splits that hybridgen does not have (names or beginnings); 1 everywhere, or refused."""
+KERNELS = {there: here for here, there in BACKENDS.items()}
+ORDER = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
+"""Parts of its dim_order, and the axes here."""
+SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
+
+
+def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe that a file describes, and what of it was left out.
+
+    `model` names the checkpoint where the file does not (there it is given on the command line). Raises
+    RequestError: import-unreadable, import-key, import-value, import-model, import-foreign.
+    """
+    content = _sections(file)
+    name = model or content.get("model")
+    if not name:
+        raise RequestError("import-model", f"{file} names no model; give it", tries=[{"model": "wan2.2"}])
+    parallel, left_out = _parallel(content.get("parallel_config") or {}, file)
+    request, more = _request(content.get("compilation_config") or {})
+    backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
+    left_out += [*more, *_left_out(content, backend)]
+    recipe = Recipe(
+        model=str(name),
+        checkpoint=Checkpoint(revision=None if model else content.get("revision")),
+        request=request,
+        parallel=parallel,
+        runtime=Runtime(dtype=content.get("dtype", "bfloat16"), attention=KERNELS.get(backend)),
+    )
+    frames, stride = request.frames, catalogue.find(recipe.model or "").vae.stride_time
+    if frames and frames % stride == 0:
+        request.frames = frames - stride + 1
+        left_out.append(f"{frames} frames are {request.frames} here: as many latent frames")
+    notes = "Imported from a configuration of TensorRT-LLM VisualGen."
+    notes += f" Left out or changed: {'; '.join(left_out)}." if left_out else ""
+    return replace(recipe, notes=notes), tuple(left_out)
+
+
+def _sections(file: Path) -> dict[str, Any]:
+    """What stands at the top, under current names. Raises RequestError."""
+    try:
+        document = yaml_file.read(file)
+    except yaml_file.Unreadable as error:
+        raise RequestError("import-unreadable", f"{file}{error.at} {error.problem}") from error
+    found = document.content
+    if not isinstance(found, dict):
+        raise RequestError("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
+    where = dict(yaml_file.places(document.node))
+    _known(map(str, found), {*SECTIONS, *TOP, *OLDER_TOP}, "", where, file)
+    content = {SECTIONS.get(str(name), str(name)): value for name, value in found.items()}
+    for name, value in content.items():
+        if name.endswith("_config") and not isinstance(value or {}, dict):
+            raise RequestError("import-value", f"{file}: {name} is {value!r} and must hold keys of its own")
+    for section in {"parallel", "parallel_config"} & found.keys():
+        names = [name for name in map(str, found[section] or ()) if not _is_foreign(name)]
+        known = {*DEGREES, *OTHER_PARALLEL}
+        _known(names, known | {f"dit_{name}" for name in known}, f"{section}.", where, file)
+    return content
+
+
+def _is_foreign(name: str) -> bool:
+    return name.removeprefix("dit_").startswith(FOREIGN)
+
+
+def _known(keys: Iterable[str], known: set[str], path: str, where: dict[str, tuple[int, int]], file: Path) -> None:
+    for name in keys:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else "neither generation of VisualGen has it"
+            line, column = where[path + name]
+            raise RequestError("import-key", f"{file}:{line}:{column}: unknown key {path}{name}; {hint}")
+
+
+def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
+    """The degrees, under the names of either generation, and what was left out."""
+    for name, value in given.items():
+        if _is_foreign(name) and value != 1:
+            raise RequestError("import-foreign", f"{file}: {name} is {value}; hybridgen has no such split, nearest: 1")
+    own = {name.removeprefix("dit_"): value for name, value in given.items() if not _is_foreign(name)}
+    degrees = {here: _whole(own[there], there, file) for there, here in DEGREES.items() if there in own}
+    rows, columns = _grid(own, file)
+    world = rows * columns
+    for name in ("cfg", "ulysses", "ring", "tp"):
+        world *= degrees.get(name, 1)
+    if own.get("enable_parallel_vae"):
+        degrees["vae"] = world
+    parallel = Parallel(order=_order(own.get("dim_order")), attn2d=f"{rows}x{columns}" if rows * columns > 1 else None)
+    for name, value in degrees.items():
+        setattr(parallel, name, value if value > 1 else None)
+    return parallel, ["async_ulysses (overlap of exchange and projection)"] if own.get("async_ulysses") else []
+
+
+def _grid(own: dict[str, Any], file: Path) -> tuple[int, int]:
+    pair = own.get("attn2d_size", [own.get("attn2d_row_size", 1), own.get("attn2d_col_size", 1)])
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise RequestError("import-value", f"{file}: attn2d_size is {pair!r} and must be [rows, columns]")
+    return _whole(pair[0], "attn2d_size", file), _whole(pair[1], "attn2d_size", file)
+
+
+def _whole(value: Any, name: str, file: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RequestError("import-value", f"{file}: {name} is {value!r} and must be a whole number of 1 or more")
+    return value
+
+
+def _order(text: str | None) -> list[str] | None:
+    """["cfg", "tp", "ring", "row", "col", "ulysses"] from "cfg-tp-cp-ulysses", which is the order here as well."""
+    if text in (None, "cfg-tp-cp-ulysses"):
+        return None
+    return [axis for part in str(text).split("-") for axis in ORDER.get(part, (part,))]
+
+
+def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:
+    """Size and frames, where one shape is warmed up; several say nothing about the request."""
+    sizes, frames = given.get("resolutions") or [], given.get("num_frames") or []
+    several = [f"{len(found)} {what}" for what, found in (("sizes", sizes), ("lengths", frames)) if len(found) > 1]
+    request = Request(
+        size=f"{sizes[0][1]}x{sizes[0][0]}" if len(sizes) == 1 else None,
+        frames=frames[0] if len(frames) == 1 else None,
+    )
+    return request, [f"{' and '.join(several)} to warm up for"] if several else []
+
+
+def _left_out(content: dict[str, Any], backend: str) -> list[str]:
+    """What changes picture or speed there, and is not done here."""
+    quant, cache = content.get("quant_config") or {}, content.get("cache_config") or {}
+    attention = content.get("attention_config") or {}
+    linear, device = content.get("linear") or {}, str(content.get("device") or "cuda")
+    layers = linear.get("type", "default") if isinstance(linear, dict) else linear
+    skipped = content.get("skip_components") or []
+    caches = cache.get("cache_backend") or ("teacache" if cache.get("enable_teacache") else None)
+    changes = {
+        f"quantisation ({quant.get('quant_algo')}); here it runs in bfloat16": quant.get("quant_algo"),
+        f"linear layers of type {layers}; here they are the checkpoint's own": layers not in ("default", None),
+        f"the device {device}; here it is the machine's own": not device.startswith("cuda"),
+        f"skipped components ({', '.join(map(str, skipped))}); all are loaded here": skipped,
+        "a text encoder of its own; the checkpoint's is used here": content.get("text_encoder_path"),
+        f"step cache ({caches}); every step is computed here": caches,
+        "sparse attention; all keys are attended to here": attention.get("sparse_attention_config"),
+        "quantised attention": attention.get("quant_attention_config") or attention.get("sage_attention_config"),
+        f"the kernel {backend}; one is chosen here": backend not in ("", *KERNELS),
+        "offloading; nothing is offloaded here": _enabled(content.get("cpu_offload_config")),
+        "a LoRA adapter, which changes the picture": content.get("runtime_lora_config"),
+        "pipeline settings": content.get("pipeline_config"),
+        "CUDA graphs": _enabled(content.get("cuda_graph_config")),
+        "torch.compile": _enabled(content.get("torch_compile_config")),
+    }
+    return [change for change, is_set in changes.items() if is_set]
+
+
+def _enabled(section: dict[str, Any] | None) -> bool:
+    """Whether a section switches something on: `enable` now, `enable_cuda_graph` before."""
+    return any(value for name, value in (section or {}).items() if name in SWITCHES)

@@ -1,0 +1,1 @@
+"""Cosmos Predict 2 and 2.5."""

@@ -1,0 +1,291 @@
+"""The transformer of Cosmos Predict 2 and 2.5 taken apart, and what its pipelines share (cosmos_predict.py has them).
+
+Latents of given frames, where there are any, stand at the start of the clip: their tokens are replaced before every
+pass and have a timestep of their own, and a mask among the input channels says which they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridgen.distributed.sequence import Shard, unpatchify
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, Step
+from hybridgen.plan.kernels import Kernel
+from hybridgen.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the blocks and the head need beside the tokens, for one step and branch."""
+
+    embedded_time: Tensor
+    """[1, D], or [1, n, D] where every token has a timestep of its own"""
+    time: Tensor
+    """[1, 3 D] or [1, n, 3 D]"""
+    text: Tensor
+    """[1, text tokens, text channels]"""
+    rope: tuple[Tensor, Tensor]
+    """cos and sin, [n, 1, head_dim / 2] each"""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Frames that the clip starts with, in the form of x: each broadcasts over it."""
+
+    latents: Tensor
+    """What the autoencoder made of them; zeros elsewhere."""
+    where: Tensor
+    """1 for them, 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
+
+
+class SelfAttention:
+    """Attention processor of diffusers for self-attention; the stock one obeys an environment variable."""
+
+    def __init__(self, model: Cosmos) -> None:
+        self.model = model
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        image_rotary_emb: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        assert encoder_hidden_states is None and attention_mask is None and image_rotary_emb is not None
+        q, k, v = (to(hidden_states).unflatten(2, (attn.heads, -1)) for to in (attn.to_q, attn.to_k, attn.to_v))
+        q = rotate(attn.norm_q(q), *image_rotary_emb)  # what it was made of is gone when k is rotated
+        k = rotate(attn.norm_k(k), *image_rotary_emb)
+        out = self.model.attention(q, k, v, None)
+        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+
+
+class TextAttention:
+    """Attention processor for cross-attention; K and V of the text do not depend on the step and are kept."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """By id of the text, which the model keeps alive."""
+
+    def __call__(
+        self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        def heads(x: Tensor) -> Tensor:
+            return torch.unflatten(x, 2, (attn.heads, -1)).transpose(1, 2)
+
+        text = encoder_hidden_states
+        if id(text) not in self.kept:
+            self.kept[id(text)] = attn.norm_k(heads(attn.to_k(text))), heads(attn.to_v(text))
+        q = attn.norm_q(heads(attn.to_q(hidden_states)))
+        out = F.scaled_dot_product_attention(q, *self.kept[id(text)]).transpose(1, 2)
+        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+
+
+def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding on channel i of the first half with channel i of the second, in the tables' precision.
+
+    cos and sin are [S, 1, D / 2].
+    """
+    first, second = x_BSHD.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(x_BSHD)
+
+
+class Cosmos(Denoiser):
+    """What the three pipelines share: the transformer, its text, positions, times and masks."""
+
+    stack = "transformer_blocks"
+    cuts = Cuts(
+        columns=tuple(f"attn{n}.to_{x}" for n in (1, 2) for x in "qkv") + ("ff.net.0.proj",),
+        rows=("attn1.to_out.0", "attn2.to_out.0", "ff.net.2"),
+        heads=("attn1.heads", "attn2.heads"),
+    )
+    resample: ClassVar[str] = "lanczos"
+    """How given frames are resized."""
+
+    def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
+        super().__init__(plan, experts, scheduler, kernel, shard)
+        assert self.patch[0] == 1  # a token belongs to one latent frame, and so has one time
+        self.given: Given | None = None
+        self._masks: Tensor | None = None
+        self._rope: tuple[Tensor, Tensor] | None = None
+        self._frames: Tensor | None = None
+        for block in self.blocks():
+            block.attn1.set_processor(SelfAttention(self))
+            block.attn2.set_processor(TextAttention())
+
+    @property
+    def transformer(self) -> Any:
+        """There are no experts: one runs every step."""
+        return self.experts[0]
+
+    @classmethod
+    def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> CosmosEncoder:
+        return CosmosEncoder(plan, folder, device)
+
+    def set_inputs(self, inputs: Inputs) -> None:
+        """Text is projected here, once; what comes of the given frames is cut."""
+        if self.transformer.config.use_crossattn_projection:
+            inputs = replace(inputs, text=[self.transformer.crossattn_proj(text) for text in inputs.text])
+        super().set_inputs(inputs)
+        for block in self.blocks():
+            block.attn2.processor.kept.clear()
+        self.given = None if inputs.condition is None else self.cut_given(inputs.condition)
+        self._masks = self.masks()
+
+    # What is cut with the sequence, once
+
+    def per_frame(self, values_T: Tensor) -> Tensor:
+        """A number for every latent frame -> one that broadcasts over x."""
+        values = values_T.view(1, 1, -1, 1, 1)
+        return values if self.shard.whole else values_T[self.frames()].view(1, -1, 1)
+
+    def frames(self) -> Tensor:
+        """The latent frame of each of this rank's tokens, [local]; 0 for padding."""
+        if self._frames is None:
+            _, _, rows, columns = self.plan.latent_shape
+            tokens = torch.arange(self.plan.tokens.tokens, device=self.device)
+            self._frames = self.shard.take(tokens // (rows * columns // (self.patch[1] * self.patch[2])), 0)
+        return self._frames
+
+    def where_given(self) -> Tensor:
+        """1 for latent frames that are given, 0 for others: [T] fp32. A condition has no more frames than those."""
+        where = torch.zeros(self.plan.latent_shape[1], device=self.device)
+        if self.inputs.condition is not None:
+            where[: self.inputs.condition.shape[2]] = 1.0
+        return where
+
+    def cut_given(self, condition_BCTHW: Tensor) -> Given:
+        return Given(self.to_state(self.padded(condition_BCTHW)), self.per_frame(self.where_given()))
+
+    def padded(self, condition_BCTHW: Tensor) -> Tensor:
+        """Latents of the given frames with zeros up to the clip's length."""
+        missing = self.plan.latent_shape[1] - condition_BCTHW.shape[2]
+        return F.pad(condition_BCTHW, (0, 0, 0, 0, 0, missing))
+
+    def masks(self) -> Tensor | None:
+        """Channels beside the latents, in the form of x: where frames are given, where the picture is padded."""
+        _, frames, rows, columns = self.plan.latent_shape
+        config, clip, shape = self.transformer.config, self.plan.clip, (1, 1, frames, rows, columns)
+        masks: list[Tensor] = []
+        if config.in_channels > config.out_channels:
+            masks.append(self.where_given().view(1, 1, -1, 1, 1).expand(shape))
+        if config.concat_padding_mask:
+            padding = torch.zeros(1, 1, clip.height, clip.width, device=self.device)
+            masks.append(F.interpolate(padding, size=(rows, columns), mode="nearest").unsqueeze(2).expand(shape))
+        return self.to_state(torch.cat(masks, 1).to(self.dtype)) if masks else None
+
+    def rope(self) -> tuple[Tensor, Tensor]:
+        """cos and sin of this rank's tokens, [1, local, 1, head_dim / 2], from their places in the whole clip."""
+        if self._rope is None:
+            size = torch.empty(1, 0, *self.plan.latent_shape[1:], device=self.device)
+            tables = self.transformer.rope(size, fps=self.positions_fps())  # [S, head_dim], the same in both halves
+            cos, sin = (x.chunk(2, -1)[0].unsqueeze(0).unsqueeze(2).contiguous() for x in tables)
+            self._rope = (cos, sin) if self.shard.whole else (self.shard.take(cos), self.shard.take(sin))
+        return self._rope
+
+    def positions_fps(self) -> int | None:
+        """Frames per second that stretch positions in time; None: positions count latent frames."""
+        return None
+
+    # One pass
+
+    def condition(self, step: Step, branch: int) -> Condition:
+        cos, sin = (self.here(x)[0] for x in self.rope())
+        return Condition(*self.times(step), self.inputs.text[branch], (cos, sin))
+
+    def times(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Embeddings of the time of every latent frame, and from there of the tokens that run now."""
+        time, embedded = self.embed_times(self.frame_times(step))
+        frames = self.here(self.frames().unsqueeze(0))[0]
+        return embedded[frames].unsqueeze(0), time[frames].unsqueeze(0)
+
+    def embed_times(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        """[n] -> [n, 3 D] and [n, D], in the transformer's dtype."""
+        found: tuple[Tensor, Tensor] = self.transformer.time_embed(self.transformer.proj_out.weight, times)
+        return found
+
+    def frame_times(self, step: Step) -> Tensor:
+        """The time of every latent frame in a step, as the transformer takes it: [T]."""
+        raise NotImplementedError
+
+    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+        """Channels of the masks follow those of the latents in every cell of a token."""
+        parts = [self.transformer_input(x, step).to(self.dtype)]
+        if self._masks is not None:
+            parts.append(self.here(self._masks))
+        embed = self.transformer.patch_embed
+        if self.shard.whole:
+            return embed(torch.cat(parts, 1)).flatten(1, 3)  # type: ignore[no-any-return]
+        cells = self.patch[1] * self.patch[2]
+        tokens = torch.cat([torch.unflatten(part, -1, (cells, -1)) for part in parts], -1).flatten(-2)
+        weight = embed.proj.weight.unflatten(1, (-1, cells)).transpose(1, 2).flatten(1)  # its channels are (C, cells)
+        return F.linear(tokens, weight)
+
+    def transformer_input(self, x: Tensor, step: Step) -> Tensor:
+        """The part of x that runs now, as the transformer sees it."""
+        return x
+
+    def filled(self, x: Tensor) -> Tensor:
+        """A part of x, or of what belongs to it, with the given latents in their places."""
+        if self.given is None:
+            return x
+        where = self.here(self.given.where)
+        return where * self.here(self.given.latents) + (1 - where) * x
+
+    def guided(self, branches: list[Tensor], step: Step) -> Tensor:
+        """cond + g * (cond - uncond): the family's guidance, where g = 0 is what others call 1."""
+        if len(branches) == 1:
+            return branches[0]
+        cond, uncond = branches
+        return cond + step.guidance * (cond - uncond)
+
+    def run_block(self, block: Any, hidden: Tensor, condition: Condition) -> Tensor:
+        return block(  # type: ignore[no-any-return]
+            hidden, condition.text, condition.embedded_time, condition.time, image_rotary_emb=condition.rope
+        )
+
+    def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
+        hidden = self.transformer.norm_out(hidden, condition.embedded_time, condition.time)
+        tokens: Tensor = self.transformer.proj_out(hidden)
+        return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.shard.whole else tokens
+
+    # Given frames
+
+    def frames_to_encode(self, pictures: list[Any]) -> Tensor:
+        from diffusers.video_processor import VideoProcessor
+
+        clip, stride = self.plan.clip, self.plan.facts.vae.stride_space
+        processor = VideoProcessor(vae_scale_factor=stride, resample=self.resample)
+        frames: Tensor = processor.preprocess_video(self.as_processed(pictures), clip.height, clip.width)
+        return frames
+
+    def as_processed(self, pictures: list[Any]) -> Any:
+        """PIL pictures in the form in which the pipeline hands them to its processor, which resizes by that form."""
+        return pictures
+
+
+class CosmosEncoder(Encoder):
+    """T5 (Predict 2) or Qwen2.5-VL (2.5) with its tokenizer."""
+
+    def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
+        super().__init__(plan, device)
+        self.pipe = text_part(plan.facts.pipeline).from_pretrained(folder, dtype=self.dtype).to(device)
+
+
+def text_part(pipeline: str) -> Any:
+    """A pipeline class of diffusers reduced to its words: the whole wants an autoencoder and a guardrail to exist."""
+    import diffusers
+
+    def init(self: Any, text_encoder: Any, tokenizer: Any) -> None:
+        diffusers.DiffusionPipeline.__init__(self)
+        self.register_modules(text_encoder=text_encoder, tokenizer=tokenizer)
+
+    return type("Words", (getattr(diffusers, pipeline),), {"__init__": init})

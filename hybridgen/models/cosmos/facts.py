@@ -1,0 +1,76 @@
+"""Facts of Cosmos Predict 2 and 2.5 checkpoints, and which Cosmos pipelines are not run, and why. No torch."""
+
+from __future__ import annotations
+
+from hybridgen.errors import RequestError
+from hybridgen.models.files import Config, Folder
+from hybridgen.plan.facts import RequestDefaults, TransformerFacts
+
+TRAITS: dict[str, Config] = {
+    "Cosmos2TextToImagePipeline": {
+        "one_frame": True,
+        "defaults": RequestDefaults(width=1360, height=768, frames=1, steps=35, guidance=7.0),
+    },
+    "Cosmos2VideoToWorldPipeline": {
+        "image": "must",
+        "video": True,
+        "encodes": "first",
+        "defaults": RequestDefaults(width=1280, height=704, frames=93, steps=35, guidance=7.0),
+    },
+    "Cosmos2_5_PredictBasePipeline": {
+        "image": "may",
+        "video": True,
+        "video_frames": 5,
+        "encodes": "first",
+        "defaults": RequestDefaults(width=1280, height=704, frames=93, steps=36, guidance=7.0),
+    },
+}
+"""By diffusers' pipeline class, what it can do and its defaults, as fields of ModelFacts."""
+TRAITS = {name: {**traits, "negative_of_pipeline": True, "guarded": True} for name, traits in TRAITS.items()}
+
+NOT_RUN = {
+    **dict.fromkeys(
+        ("CosmosTextToWorldPipeline", "CosmosVideoToWorldPipeline"),
+        "Cosmos 1.0 has another autoencoder, whose norms go over whole frames and so cannot be cut into strips, and "
+        "another scheduler; Cosmos Predict 2 and 2.5 can be run",
+    ),
+    "Cosmos2_5_TransferPipeline": "Transfer steers a clip by control videos, for which there are no flags; "
+    "Cosmos2_5_PredictBasePipeline can be run",
+}
+"""Pipelines of the family that are refused, with the reason."""
+
+
+def transformer(folder: Folder, index: Config) -> TransformerFacts:
+    """CosmosTransformer3DModel. Raises RequestError (unsupported-pipeline) for parts that no Predict model has."""
+    config = folder.json("transformer/config.json")
+    for part in ("extra_pos_embed_type", "img_context_dim_in", "controlnet_block_every_n"):
+        if config.get(part):
+            raise RequestError(
+                "unsupported-pipeline",
+                f"the transformer's {part} is {config[part]}; Cosmos Predict 2 and 2.5 have none, and no other is run",
+            )
+    hidden = config["num_attention_heads"] * config["attention_head_dim"]
+    patch_t, patch_h, patch_w = config["patch_size"]
+    text = config["crossattn_proj_in_channels"] if config.get("use_crossattn_projection") else config["text_embed_dim"]
+    return TransformerFacts(
+        layers=config["num_layers"],
+        heads=config["num_attention_heads"],
+        head_dim=config["attention_head_dim"],
+        ffn=int(hidden * config["mlp_ratio"]),
+        text_dim=text,
+        text_width=config["text_embed_dim"],
+        in_channels=config["in_channels"] + bool(config["concat_padding_mask"]),
+        out_channels=config["out_channels"],
+        patch=(patch_t, patch_h, patch_w),
+        biases=False,
+        adaln=config["adaln_lora_dim"],
+        max_positions=max(size // patch for size, patch in zip(config["max_size"], config["patch_size"], strict=True)),
+        head_norm=True,
+        token_time=index["_class_name"] != "Cosmos2TextToImagePipeline",
+        given_params=folder.params("transformer"),
+    )
+
+
+def model(folder: Folder, index: Config) -> Config:
+    """What the pipeline can do, and its defaults."""
+    return TRAITS[index["_class_name"]]

@@ -1,0 +1,193 @@
+"""Wan taken apart: the pieces of diffusers' WanPipeline that a rank runs, and what it computes once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridgen.distributed.sequence import Shard, unpatchify
+from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.inputs import Encoder, Inputs
+from hybridgen.models.slots import Cuts, KeyValue, Step
+from hybridgen.plan.kernels import Kernel
+from hybridgen.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the blocks and the head need beside the tokens, for one step and branch."""
+
+    time: Tensor
+    """[1, 1, D], or [1, n, D] where every token has a timestep of its own"""
+    modulation: Tensor
+    """[1, 6, D], or [1, n, 6, D]"""
+    text: Tensor
+    """[1, text tokens, D]"""
+    rope: tuple[Tensor, Tensor]
+    """cos and sin, [1, n, 1, head_dim] each"""
+
+
+class SelfAttention:
+    """Attention processor of diffusers for self-attention, which hands Q, K and V to the model's own."""
+
+    def __init__(self, model: Wan) -> None:
+        self.model = model
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        rotary_emb: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        assert encoder_hidden_states is None and attention_mask is None and rotary_emb is not None
+        q, k = self.model.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
+        q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, attn.to_v(hidden_states)))
+        q = rotate(q, *rotary_emb)  # what it was made of is gone when k is rotated
+        k = rotate(k, *rotary_emb)
+        out = self.model.attention(q, k, v, None)
+        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+
+
+class TextAttention:
+    """Attention processor for cross-attention; K and V of the text do not depend on the step and are kept."""
+
+    def __init__(self, model: Wan) -> None:
+        self.model = model
+        self.kept: dict[int, KeyValue] = {}
+        """By id of the embedding that they are made of, which the model keeps alive."""
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        rotary_emb: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        text = self.key_value(encoder_hidden_states, attn.heads, attn.to_k, attn.norm_k, attn.to_v)
+        (q,) = self.model.norm((attn.norm_q, attn.to_q(hidden_states)))
+        q = torch.unflatten(q, 2, (attn.heads, -1)).transpose(1, 2)
+        out = self.attend(attn, q, text).transpose(1, 2)
+        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))  # type: ignore[no-any-return]
+
+    def key_value(self, x: Tensor, heads: int, to_k: Any, norm_k: Any, to_v: Any) -> KeyValue:
+        """K and V [1, H, tokens, head_dim] of an embedding [1, tokens, D], made when they are first asked for."""
+        if id(x) not in self.kept:
+            (k,) = self.model.norm((norm_k, to_k(x)))
+            k, v = (torch.unflatten(part, 2, (heads, -1)).transpose(1, 2) for part in (k, to_v(x)))
+            self.kept[id(x)] = k, v
+        return self.kept[id(x)]
+
+    def attend(self, attn: Any, q: Tensor, text: KeyValue) -> Tensor:
+        """q [1, H, n, head_dim] -> what it sees, of the same shape."""
+        return F.scaled_dot_product_attention(q, *text)
+
+
+def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding on neighbouring pairs of channels, in the tables' precision."""
+    even, odd = torch.unflatten(x_BSHD, -1, (-1, 2)).unbind(-1)
+    c, s = cos[..., 0::2], sin[..., 1::2]
+    out = torch.empty_like(x_BSHD)
+    out[..., 0::2] = even * c - odd * s
+    out[..., 1::2] = even * s + odd * c
+    return out
+
+
+class Wan(Denoiser):
+    """Wan text-to-video: one transformer, or two experts that share the steps."""
+
+    cuts = Cuts(
+        columns=tuple(f"attn{n}.to_{x}" for n in (1, 2) for x in "qkv") + ("ffn.net.0.proj",),
+        rows=("attn1.to_out.0", "attn2.to_out.0", "ffn.net.2"),
+        heads=("attn1.heads", "attn2.heads"),
+        norms=tuple(f"attn{n}.norm_{x}" for n in (1, 2) for x in "qk"),
+    )
+
+    def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
+        super().__init__(plan, experts, scheduler, kernel, shard)
+        self._text: dict[tuple[int, int], Tensor] = {}
+        self._rope: dict[int, tuple[Tensor, Tensor]] = {}
+        for index, expert in enumerate(experts):
+            for block in expert.blocks:
+                block.attn1.set_processor(SelfAttention(self))
+                block.attn2.set_processor(self.cross_attention(index))
+
+    @classmethod
+    def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> WanEncoder:
+        return WanEncoder(plan, folder, device)
+
+    def cross_attention(self, expert: int) -> TextAttention:
+        """The attention processor for one block's cross-attention."""
+        return TextAttention(self)
+
+    def set_inputs(self, inputs: Inputs) -> None:
+        super().set_inputs(inputs)
+        self._text.clear()
+        for block in self.blocks():
+            block.attn2.processor.kept.clear()
+
+    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+        conv = self.experts[step.expert].patch_embedding
+        x = x.to(self.dtype)
+        if x.dim() == 5:
+            return conv(x).flatten(2).transpose(1, 2).contiguous()  # type: ignore[no-any-return]
+        weight = conv.weight.permute(0, 2, 3, 4, 1).flatten(1)  # token channels are (p_t, p_h, p_w, C)
+        return F.linear(x, weight, conv.bias)
+
+    def condition(self, step: Step, branch: int) -> Condition:
+        """Text and position are computed once per expert."""
+        expert = self.experts[step.expert]
+        embedder, embeds = expert.condition_embedder, self.inputs.text[branch]
+        key = (step.expert, branch)
+        if key not in self._text:
+            self._text[key] = embedder.text_embedder(embeds)
+        if step.expert not in self._rope:
+            cos, sin = expert.rope(torch.empty(1, *self.plan.latent_shape, device="meta"))
+            whole = self.shard.whole
+            self._rope[step.expert] = (cos, sin) if whole else (self.shard.take(cos), self.shard.take(sin))
+        time, modulation = self.time(step)
+        cos, sin = self._rope[step.expert]
+        return Condition(time, modulation, self._text[key], (self.here(cos), self.here(sin)))
+
+    def time(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Condition.time and Condition.modulation of the tokens that run now."""
+        time, modulation = self.embed_time(step.timestep.expand(1), step)
+        return time.unsqueeze(0), modulation
+
+    def embed_time(self, timesteps: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Timesteps [n] -> their embeddings [n, D] and modulations [n, 6, D]."""
+        embedder = self.experts[step.expert].condition_embedder
+        time = embedder.timesteps_proj(timesteps)
+        time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).to(self.dtype)
+        return time, embedder.time_proj(embedder.act_fn(time)).unflatten(-1, (6, -1))
+
+    def run_block(self, block: Any, hidden: Tensor, condition: Condition) -> Tensor:
+        return block(hidden, condition.text, condition.modulation, condition.rope)  # type: ignore[no-any-return]
+
+    def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
+        expert = self.experts[step.expert]
+        shift, scale = (expert.scale_shift_table + condition.time.unsqueeze(2)).unbind(2)
+        hidden = (expert.norm_out(hidden.float()) * (1 + scale) + shift).type_as(hidden)
+        tokens: Tensor = expert.proj_out(hidden)
+        return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.shard.whole else tokens
+
+
+class WanEncoder(Encoder):
+    """UMT5 with its tokenizer."""
+
+    pipeline: ClassVar[str] = "WanPipeline"
+
+    def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
+        import diffusers
+
+        super().__init__(plan, device)
+        rest = dict.fromkeys(("transformer", "transformer_2", "vae"))
+        dtypes = {"default": self.dtype, "image_encoder": torch.float32}  # as its authors recommend
+        self.pipe = getattr(diffusers, self.pipeline).from_pretrained(folder, dtype=dtypes, **rest).to(device)

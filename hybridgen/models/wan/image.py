@@ -1,0 +1,160 @@
+"""Wan from pictures: the pieces of diffusers' WanImageToVideoPipeline that a rank runs.
+
+Of the given pictures the autoencoder makes a condition, which is cut with the sequence once. Wan 2.1 and Wan 2.2's A14B
+read it as further channels beside the latents; in Wan 2.2's 5B it stands in place of the first frame's latents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridgen.distributed.sequence import Shard
+from hybridgen.models.inputs import Inputs
+from hybridgen.models.slots import KeyValue, Step
+from hybridgen.models.wan.denoiser import TextAttention, Wan, WanEncoder
+from hybridgen.plan.kernels import Kernel
+from hybridgen.plan.plan import Plan
+
+
+class ImageAttention(TextAttention):
+    """Attention processor for cross-attention to the text and, apart from it, to the embedded pictures."""
+
+    def __init__(self, model: WanImage, expert: int) -> None:
+        super().__init__(model)
+        self.pictures: Callable[[], Tensor] = partial(model.pictures, expert)
+
+    def attend(self, attn: Any, q: Tensor, text: KeyValue) -> Tensor:
+        pictures = self.key_value(self.pictures(), attn.heads, attn.add_k_proj, attn.norm_added_k, attn.add_v_proj)
+        return super().attend(attn, q, text) + F.scaled_dot_product_attention(q, *pictures)
+
+
+class WanPictures(Wan):
+    """What all of them have in common: which frames the autoencoder encodes."""
+
+    def frames_to_encode(self, pictures: list[Any]) -> Tensor:
+        """The first picture, grey (zeros) where nothing is known, and the last picture where it is given."""
+        from diffusers.video_processor import VideoProcessor
+
+        clip = self.plan.clip
+        processor = VideoProcessor(vae_scale_factor=self.plan.facts.vae.stride_space)
+        frames = [processor.preprocess(picture, clip.height, clip.width).float() for picture in pictures]
+        first, *last = (frame.unsqueeze(2) for frame in frames)
+        unknown = first.new_zeros(1, 3, clip.encoded_frames - len(pictures), clip.height, clip.width)
+        return torch.cat([first, unknown, *last], 2)
+
+
+class WanImage(WanPictures):
+    """Wan image-to-video: condition and mask are channels beside the latents; Wan 2.1 sees CLIP's embedding, too."""
+
+    def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
+        self._pictures: dict[int, Tensor] = {}
+        self._given: Tensor
+        if plan.facts.transformer.image_dim:
+            columns = (*self.cuts.columns, "attn2.add_k_proj", "attn2.add_v_proj")
+            self.cuts = replace(self.cuts, columns=columns, norms=(*self.cuts.norms, "attn2.norm_added_k"))
+        super().__init__(plan, experts, scheduler, kernel, shard)
+
+    @classmethod
+    def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> WanEncoder:
+        return WanImageEncoder(plan, folder, device)
+
+    def cross_attention(self, expert: int) -> TextAttention:
+        return ImageAttention(self, expert) if self.plan.facts.transformer.image_dim else TextAttention(self)
+
+    def pictures(self, expert: int) -> Tensor:
+        """The pictures as an expert's blocks read them, [1, tokens, D]; the same for every branch."""
+        if expert not in self._pictures:
+            self._pictures[expert] = self.experts[expert].condition_embedder.image_embedder(self.inputs.image)
+        return self._pictures[expert]
+
+    def set_inputs(self, inputs: Inputs) -> None:
+        super().set_inputs(inputs)
+        self._pictures.clear()
+        assert inputs.condition is not None
+        given = torch.cat([self.mask().to(inputs.condition), inputs.condition], 1)
+        self._given = self.to_state(given).to(self.dtype)
+
+    def mask(self) -> Tensor:
+        """1 for frames that are given, 0 for others: [1, stride, T, h, w], a channel for each frame of video that a
+        latent frame stands for. The first stands for one frame, in all its channels."""
+        mask = torch.zeros(1, self.plan.facts.vae.stride_time, *self.plan.latent_shape[1:])
+        mask[:, :, 0] = 1
+        if self.plan.clip.last_image:
+            mask[:, -1, -1] = 1
+        return mask
+
+    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+        """Channels of the condition follow those of the latents in every cell of a token."""
+        parts = [x.to(self.dtype), self.here(self._given)]
+        if self.shard.whole:
+            return super().embed(torch.cat(parts, 1), step, branch)
+        cells = [torch.unflatten(part, -1, (math.prod(self.patch), -1)) for part in parts]
+        return super().embed(torch.cat(cells, -1).flatten(-2), step, branch)
+
+
+class WanTokenTime(WanPictures):
+    """Wan 2.2's 5B, from text alone or from a picture: every token has a timestep of its own, 0 where it is given."""
+
+    def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
+        super().__init__(plan, experts, scheduler, kernel, shard)
+        self._given: Tensor | None = None
+        """The condition in the form of x."""
+        self._clean = torch.empty(0)
+        """Where it stands: true in the first frame. As x, with one channel."""
+
+    def set_inputs(self, inputs: Inputs) -> None:
+        super().set_inputs(inputs)
+        condition, (_, *cells) = inputs.condition, self.plan.latent_shape
+        clean = torch.zeros(1, 1, *cells, dtype=torch.bool, device=self.device)
+        clean[:, :, 0] = condition is not None
+        self._clean = self.to_state(clean) if self.shard.whole else self.to_state(clean)[..., :1]
+        self._given = None
+        if condition is not None:
+            given = condition.new_zeros(1, *self.plan.latent_shape)
+            given[:, :, :1] = condition
+            self._given = self.to_state(given)
+
+    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+        if self._given is not None:
+            x = torch.where(self.here(self._clean), self.here(self._given), x)
+        return super().embed(x, step, branch)
+
+    def time(self, step: Step) -> tuple[Tensor, Tensor]:
+        """On a rank with the whole sequence token by token, as the stock pipeline does it; else by what differs."""
+        if self.shard.whole:
+            _, p_h, p_w = self.patch
+            tokens = self._clean[0, 0, :, ::p_h, ::p_w].flatten()
+            time, modulation = self.embed_time(~tokens * step.timestep.float(), step)
+        elif self._given is None:
+            return super().time(step)
+        else:
+            tokens = self.here(self._clean).flatten().long()
+            timesteps = torch.stack([step.timestep, torch.zeros_like(step.timestep)])
+            time, modulation = (x[tokens] for x in self.embed_time(timesteps, step))
+        return time.unsqueeze(0), modulation.unsqueeze(0)
+
+    def final_latents(self, latents_BCTHW: Tensor) -> Tensor:
+        """What the scheduler made of the given frame is no use."""
+        condition = self.inputs.condition
+        return latents_BCTHW if condition is None else torch.cat([condition, latents_BCTHW[:, :, 1:]], 2)
+
+
+class WanImageEncoder(WanEncoder):
+    """UMT5, and CLIP's vision tower where the transformer reads its embedding."""
+
+    pipeline = "WanImageToVideoPipeline"
+
+    def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
+        inputs = super().encode(prompt, negative_prompt)
+        if self.plan.facts.transformer.image_dim:
+            inputs.image = self.pipe.encode_image(list(pictures), self.device).to(self.dtype)
+        return inputs

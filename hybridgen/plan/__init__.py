@@ -1,0 +1,1 @@
+"""Frozen values that every rank must agree on: degrees, layout, model facts, the plan, its messages. No torch."""

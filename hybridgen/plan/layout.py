@@ -1,0 +1,131 @@
+"""Where a rank stands: mesh order, rank <-> coordinates, groups, and which tokens it holds. Pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hybridgen.plan.degrees import AXES, SEQUENCE_AXES, Degrees
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh of ranks: `order` names every axis once, slowest first; ranks count in row-major order."""
+
+    degrees: Degrees
+    order: tuple[str, ...] = AXES
+
+    def __post_init__(self) -> None:
+        assert sorted(self.order) == sorted(AXES), f"order must name every axis once: {self.order}"
+
+    @property
+    def world_size(self) -> int:
+        return self.degrees.world
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.degrees.size(axis) for axis in self.order)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Coordinate of a rank on every axis."""
+        found = {}
+        for axis, size in zip(reversed(self.order), reversed(self.sizes), strict=True):
+            rank, found[axis] = divmod(rank, size)
+        return found
+
+    def rank(self, coordinates: dict[str, int]) -> int:
+        """The rank at these coordinates (axes that are left out count as 0)."""
+        rank = 0
+        for axis, size in zip(self.order, self.sizes, strict=True):
+            rank = rank * size + coordinates.get(axis, 0)
+        return rank
+
+    def stride(self, axis: str) -> int:
+        """Distance in ranks between neighbours on an axis."""
+        return math.prod(self.sizes[self.order.index(axis) + 1 :])
+
+    def group(self, rank: int, axes: Sequence[str]) -> list[int]:
+        """The ranks that differ from `rank` only on `axes`, ordered by their coordinates on `axes` as listed."""
+        ranks = [self.rank({**self.coordinates(rank), **dict.fromkeys(axes, 0)})]
+        for axis in axes:
+            ranks = [r + i * self.stride(axis) for r in ranks for i in range(self.degrees.size(axis))]
+        return ranks
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """All groups along one axis; every rank is in exactly one."""
+        return [g for r in range(self.world_size) if (g := self.group(r, [axis]))[0] == r]
+
+    def sequence_index(self, rank: int) -> int:
+        """Which shard of the sequence a rank holds: cp index x U + ulysses index, cp index = row x cols + col."""
+        here, index = self.coordinates(rank), 0
+        for axis in SEQUENCE_AXES:
+            index = index * self.degrees.size(axis) + here[axis]
+        return index
+
+    def sequence_group(self, rank: int = 0) -> list[int]:
+        """The ranks that share a sequence with `rank`, in order of their shard."""
+        return self.group(rank, SEQUENCE_AXES)
+
+    def vae_ranks(self) -> list[int]:
+        """The VAE's ranks: the first `vae` of cfg half 0 in mesh order, or the whole world; shard i is rank [i]."""
+        if self.degrees.vae == self.world_size:
+            return list(range(self.world_size))
+        stride, block = self.stride("cfg"), self.stride("cfg") * self.degrees.cfg
+        return [i // stride * block + i % stride for i in range(self.degrees.vae)]
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """How `tokens` are spread over `shards` ranks, in `patches` consecutive pieces (PipeFusion; 1 otherwise).
+
+    Every patch has `patch_size` tokens, a multiple of `shards`, and every rank holds `shard_size` of each, so
+    shapes are equal on all ranks. What is missing at the end of the sequence is padding: it takes no softmax
+    mass and is dropped. A shard may be all padding.
+    """
+
+    tokens: int
+    shards: int = 1
+    patches: int = 1
+
+    @property
+    def patch_size(self) -> int:
+        return self.shard_size * self.shards
+
+    @property
+    def shard_size(self) -> int:
+        """Tokens of one patch that one rank holds, padding included."""
+        return -(-self.tokens // (self.patches * self.shards))
+
+    @property
+    def local_size(self) -> int:
+        """Tokens that one rank holds over all patches, padding included."""
+        return self.shard_size * self.patches
+
+    @property
+    def padded(self) -> int:
+        return self.patch_size * self.patches
+
+    def valid(self, start: int, size: int) -> int:
+        """How many of the padded positions [start, start + size) are real tokens (they come first)."""
+        return min(max(self.tokens - start, 0), size)
+
+    def span(self, index: int, width: int = 1, patch: int = 0) -> tuple[int, int]:
+        """First position and valid length of `width` neighbouring shards that begin at shard `index`."""
+        start = patch * self.patch_size + index * self.shard_size
+        return start, self.valid(start, width * self.shard_size)
+
+    def valid_local(self, index: int, width: int = 1) -> int:
+        """Real tokens among what `width` neighbouring shards that begin at `index` hold, over all patches."""
+        return sum(self.span(index, width, patch)[1] for patch in range(self.patches))
+
+    def positions(self, index: int) -> list[tuple[int, int]]:
+        """(start, valid length) of every patch's piece that shard `index` holds."""
+        return [self.span(index, 1, patch) for patch in range(self.patches)]
+
+
+def split_rows(rows: int, parts: int) -> list[int]:
+    """Sizes of `parts` contiguous pieces of `rows` rows, as equal as can be, larger ones first."""
+    base, extra = divmod(rows, parts)
+    return [base + (i < extra) for i in range(parts)]

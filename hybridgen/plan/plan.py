@@ -1,0 +1,188 @@
+"""A plan: the frozen choice of degrees and mesh order for one clip of one model. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.layout import Layout, TokenShards, split_rows
+
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+FP32 = ITEMSIZE["float32"]
+"""Bytes of what stays in fp32 whatever the dtype: latents, log-sum-exp, sums of norms."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What is to be made, as far as cost and legality depend on it. Sizes in pixels and frames."""
+
+    width: int
+    height: int
+    frames: int
+    steps: int
+    guidance: float
+    """Of the first expert; above 1 it runs a second branch in every step."""
+    guidance_2: float | None = None
+    """Of the second expert; None: as the first."""
+    fps: int = 16
+    image: bool = False
+    """It starts from a given picture."""
+    last_image: bool = False
+    """It ends with one."""
+    video: bool = False
+    """It continues a given video."""
+    encoded_frames: int = 0
+    """Frames of given video that the autoencoder encodes before denoising: 0, none, or 4 n + 1."""
+
+    @property
+    def guidances(self) -> tuple[float, float]:
+        """Guidance of the first and the second expert."""
+        return self.guidance, self.guidance if self.guidance_2 is None else self.guidance_2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything every rank must agree on before it starts; shapes of all messages follow from it."""
+
+    facts: ModelFacts
+    clip: Clip
+    degrees: Degrees = Degrees()
+    order: tuple[str, ...] = AXES
+    dtype: str = "bfloat16"
+    patches: int = 0
+    """PipeFusion: pieces of the sequence; 0 means as many as stages."""
+    warmup: int = 0
+    """PipeFusion: synchronous steps at the start of every expert, at least one."""
+    stages: tuple[int, ...] = ()
+    """PipeFusion: blocks of every stage; empty means as even as can be."""
+    text_lengths: tuple[int, ...] = ()
+    """Text tokens by branch; empty means as many as the facts say, in each."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.degrees, self.order)
+
+    @property
+    def world_size(self) -> int:
+        return self.degrees.world
+
+    @property
+    def exact(self) -> bool:
+        """Whether the result differs from one rank's by rounding only: all but PipeFusion with stale K/V.
+
+        With one patch nothing is stale. (Warm-ups that cover all steps of both experts make it exact, too; which
+        expert runs a step is the scheduler's to say, so that is not promised.)
+        """
+        return self.tokens.patches == 1 or self.warmup >= self.clip.steps
+
+    @cached_property
+    def tokens(self) -> TokenShards:
+        clip = self.clip
+        count = self.facts.token_count(clip.width, clip.height, clip.frames)
+        patches = (self.patches or self.degrees.pipefusion) if self.degrees.pipefusion > 1 else 1
+        return TokenShards(count, self.degrees.sequence, patches)
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int, int]:
+        """(channels, frames, rows, columns)."""
+        return self.facts.latent_shape(self.clip.width, self.clip.height, self.clip.frames)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the latents, or of a prediction, on one rank: all of them as they are, or those of its tokens."""
+        if self.degrees.sequence * self.tokens.patches == 1:
+            return math.prod(self.latent_shape)
+        return self.tokens.local_size * self.facts.transformer.prediction_channels
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one number of the transformer's dtype."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def branches(self) -> int:
+        """Guidance passes a step needs: with and without the prompt, or one."""
+        return self.facts.branches(self.clip.guidance)
+
+    @property
+    def own_branches(self) -> int:
+        """Branches that one rank runs."""
+        return -(-self.branches // self.degrees.cfg)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that cross-attention reads: the text's, and those of the pictures where they are embedded."""
+        return self.facts.text_tokens + self.picture_tokens
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens of the embedded pictures, where there is an attention to them."""
+        pictures = (self.clip.image + self.clip.last_image) * bool(self.facts.transformer.image_dim)
+        return pictures * self.facts.image_tokens
+
+    def own_texts(self, rank: int) -> tuple[int, ...]:
+        """Text tokens of the branches that a rank runs."""
+        lengths = self.text_lengths or (self.facts.text_tokens,) * self.branches
+        if self.degrees.cfg == 1:
+            return lengths
+        branch = self.layout.coordinates(rank)["cfg"]
+        return lengths[branch : branch + 1]
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a rank in the whole request."""
+        return self.clip.steps * self.own_branches
+
+    @cached_property
+    def stage_sizes(self) -> tuple[int, ...]:
+        """Blocks of every PipeFusion stage."""
+        return self.stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
+
+    def parallel(self) -> dict[str, str]:
+        """Degrees and what belongs to them, as flags and recipe keys; what is as usual is left out."""
+        named = self.degrees.named()
+        if self.degrees.pipefusion > 1:
+            if self.stages:
+                named["pipefusion"] += f":{','.join(map(str, self.stages))}"
+            named |= {"patches": str(self.patches)} if self.patches else {}
+            named |= {"warmup": str(self.warmup)} if self.warmup > 1 else {}
+        if self.order != AXES:
+            named["order"] = ",".join(axis for axis in self.order if self.degrees.size(axis) > 1)
+        return named
+
+    def blocks(self, rank: int) -> range:
+        """The transformer's blocks that a rank runs: those of its PipeFusion stage, which are consecutive."""
+        if self.degrees.pipefusion == 1:
+            return range(self.facts.transformer.layers)
+        stage = self.layout.coordinates(rank)["pipefusion"]
+        start = sum(self.stage_sizes[:stage])
+        return range(start, start + self.stage_sizes[stage])
+
+    def is_last_stage(self, rank: int) -> bool:
+        """Whether a rank holds the last blocks, and so makes predictions and the scheduler's steps."""
+        return self.blocks(rank).stop == self.facts.transformer.layers
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """(query heads, K/V heads) of one rank before Ulysses splits them further."""
+        transformer, tp = self.facts.transformer, self.degrees.tp
+        return transformer.heads // tp, max(transformer.key_heads // tp, 1)
+
+    @property
+    def attention_heads(self) -> tuple[int, int]:
+        """(query heads, K/V heads) that attention sees on one rank."""
+        heads, key_heads = self.heads
+        return heads // self.degrees.ulysses, max(key_heads // self.degrees.ulysses, 1)
+
+    @property
+    def attention_tokens(self) -> int:
+        """Tokens of one rank's attention before K/V is exchanged: those of its ulysses group, padding included."""
+        return self.tokens.local_size * self.degrees.ulysses
+
+    @property
+    def key_value_block(self) -> int:
+        """Bytes of K and V that one rank of a cp group holds before the exchange."""
+        return 2 * self.attention_tokens * self.attention_heads[1] * self.facts.transformer.head_dim * self.itemsize

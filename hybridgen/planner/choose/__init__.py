@@ -1,0 +1,1 @@
+"""Which plan to take: search, ranking, reasons, refusals. No torch."""

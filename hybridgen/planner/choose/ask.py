@@ -1,0 +1,95 @@
+"""What is asked of the planner, and what it answers. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hybridgen.models import catalogue
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.legal import Fixed
+from hybridgen.recipe.resolve import given_degrees, order_of, template
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is to be planned. `template` gives the model, clip, dtype, patches and warm-up; its degrees are ignored."""
+
+    template: Plan
+    gpus: int
+    hardware: Hardware
+    fixed: Fixed = field(default_factory=dict)
+    """Degrees that are not open, by field of Degrees."""
+    order: tuple[str, ...] | None = None
+    """The mesh order, all axes; None: the one that suits the machine."""
+    approximate: bool = False
+    memory: float | None = None
+    """Bytes that a GPU may use, instead of all it has."""
+    max_time: float | None = None
+    """Seconds that a clip may take, end to end."""
+
+    @property
+    def limit(self) -> float:
+        """Bytes of a GPU; infinite where the machine sets no limit."""
+        return self.memory or self.hardware.memory.value or math.inf
+
+    @property
+    def given(self) -> Fixed:
+        """The degrees that every candidate has: those that are fixed, and pipefusion 1 unless it may compete."""
+        return self.fixed if self.approximate else {"pipefusion": 1, **self.fixed}
+
+
+def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None) -> Ask:
+    """What a recipe leaves open, for so many GPUs: its degrees and mesh order are kept. Raises RequestError."""
+    facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    given, order = given_degrees(recipe.parallel), recipe.parallel.order
+    return Ask(
+        template(recipe, facts),
+        gpus,
+        hardware,
+        given,
+        order_of(order, Degrees(**given)) if order else None,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A plan that cannot be, the rule it breaks, and the plan most like it that can."""
+
+    plan: Plan
+    rule: str
+    message: str
+    nearest: str = ""
+    excess: float = math.inf
+    """How many times a limit of memory or time it needs."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Ranked plans, the recommended one first."""
+
+    ask: Ask
+    candidates: tuple[Candidate, ...]
+    """Empty only in what search() found."""
+    rejected: tuple[Rejected, ...]
+    """Legal plans that break a limit of memory or time."""
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    @property
+    def one_gpu(self) -> float:
+        """Denoise seconds on one GPU."""
+        return self.best.one_gpu
+
+
+def rounder(gpus: int) -> list[int]:
+    """The multiples of 2, 4 and 8 next to a number of GPUs, below and above."""
+    near = {gpus // step * step for step in (2, 4, 8)} | {-(-gpus // step) * step for step in (2, 4, 8)}
+    return sorted(near - {0, gpus})

@@ -1,0 +1,208 @@
+"""What is said when no plan will do, and which illegal plans are near a request. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hybridgen.errors import Change, RequestError, Violation
+from hybridgen.plan.degrees import Degrees, divisors
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import PHASES, Phase
+from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
+from hybridgen.planner.choose.search import held, search
+from hybridgen.recipe import legal as candidates
+from hybridgen.recipe.resolve import MAX_RANKS
+from hybridgen.strategies import registry
+
+RULES = {
+    "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
+    "decode its strip of the picture, whichever is more. Sequence parallelism shards no weights; tp, pipefusion do.",
+    "max-time": "The fastest plan is predicted to take longer than --max-time allows.",
+    "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
+}
+MORE = (2, 4, 8, 16)
+"""How many times as many GPUs are tried when no plan will do."""
+
+
+def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
+    """Why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
+    if not rejected:
+        return _no_plan(ask)
+    rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
+    rejected = [r for r in rejected if r.rule == rule]
+    nearest = min(rejected, key=lambda r: r.excess)
+    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
+    found = _with_more(ask)
+    if found.candidates:
+        return RequestError(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
+    if ask.fixed:
+        return _with_others(ask, message.replace(" will do", f" with {_named(ask)} will do", 1), rule)
+    why = _unsplit(found) if rule == "memory" else ""
+    return RequestError(rule, f"{message}, and none for up to {found.ask.gpus} GPUs will{why}", RULES[rule])
+
+
+def _hint(ask: Ask, found: Recommendation) -> str:
+    best, gpus = found.best, found.ask.gpus
+    name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
+    return f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
+
+
+def _more(ask: Ask, found: Recommendation) -> Change:
+    """What makes a request into one for the plan that _with_more() found."""
+    return (
+        {"gpus": str(found.ask.gpus)}
+        if found.ask.gpus != ask.gpus
+        else {**found.best.plan.degrees.named(), "usp": None}
+    )
+
+
+def _with_more(ask: Ask) -> Recommendation:
+    """The plan for the fewest GPUs that keeps the limits, or an approximate one for as many; else the widest search.
+
+    Rounder numbers close by come first: 71 GPUs can be split in one way, 64 and 72 in many.
+    """
+    tries = sorted({*rounder(ask.gpus), *(ask.gpus * factor for factor in MORE)})
+    tried = []
+    for other in [*(replace(ask, gpus=gpus) for gpus in tries if gpus <= MAX_RANKS), replace(ask, approximate=True)]:
+        tried.append(search(other))
+        if tried[-1].candidates:
+            return tried[-1]
+    return max(tried, key=lambda found: (len(found.rejected) > 0, found.ask.gpus))
+
+
+def _unsplit(found: Recommendation) -> str:
+    """What alone is more than the limit, however many GPUs there are; "" where that is not what stands in the way."""
+    limit, least = found.ask.limit, Counter[tuple[str, tuple[Phase, ...]]]()
+    for number, one in enumerate(found.rejected):
+        sizes = Counter({(term.name, term.phases): term.size for term in held(one.plan, found.ask.hardware)})
+        least = least & sizes if number else sizes  # the smaller of both, by component
+    for phase in PHASES:
+        parts = sorted(((size, name) for (name, phases), size in least.items() if phase in phases), reverse=True)
+        if sum(size for size, _ in parts) > limit:
+            count = next(n for n in range(1, len(parts) + 1) if sum(size for size, _ in parts[:n]) > limit)
+            total = sum(size for size, _ in parts[:count]) / 1e9
+            names = " and ".join(f"the {name}" for _, name in parts[:count])
+            return f": {names} alone take{'s' * (count == 1)} {total:.1f} GB, which no split reduces"
+    return ""
+
+
+def _no_plan(ask: Ask) -> RequestError:
+    """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
+    given = _given(ask)
+    for violation in registry.violations(replace(ask.template, degrees=given)):
+        if violation.rule != "vae-width" or given.world == ask.gpus:
+            return _with_others(ask, violation.message.partition("; nearest: ")[0], violation.rule, violation.why)
+    if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
+        return _with_other_vae(ask, too_wide)
+    return _with_others(
+        ask, f"no legal plan has {ask.gpus} GPUs{f' with {_named(ask)}' if ask.fixed else ''}", "no-plan"
+    )
+
+
+def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestError:
+    """The error with the plans for as many GPUs that are most like the given degrees and keep the limits.
+
+    Where none does, it says so, and what would do without them.
+    """
+    given = _given(ask)
+    anything = replace(ask, fixed={}, template=replace(ask.template, stages=()))  # stages are of one degree alone
+    kept = replace(anything, fixed={name: width for name, width in ask.fixed.items() if name == "vae"})
+    found = search(kept)
+    if not found.candidates:
+        found = search(anything)
+    if found.candidates:
+        near = sorted(found.candidates, key=lambda c: candidates.distance(given, c.plan.degrees))[:2]
+        message = f"{complaint}; nearest: {', '.join(c.config for c in near)}"
+        return RequestError(rule, message, why or RULES.get(rule, ""), [_change(ask, near[0].plan, found.ask)])
+    if not found.rejected:
+        return RequestError(rule, f"{complaint}; nearest: none", why or RULES.get(rule, ""))
+    error = refusal(anything, found.rejected)
+    changes = [{**_change(ask, None, anything), **c} for c in error.tries if not isinstance(c, str)]
+    message = error.message if rule == error.rule else f"{complaint}; {error.message}"
+    return RequestError(error.rule, message, error.why, changes)
+
+
+def _given(ask: Ask) -> Degrees:
+    return Degrees(**ask.fixed)  # type: ignore[arg-type]
+
+
+def _named(ask: Ask) -> str:
+    """The degrees as they were given, also those of 1."""
+    texts = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in ask.fixed.items()}
+    return " ".join(f"--{name} {value}" for name, value in texts.items())
+
+
+def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
+    """The given flags as a plan has them, or taken away, and what belongs to them; those that were kept stay."""
+    named = plan.degrees.named() if plan else {}
+    changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name not in found.fixed}
+    if "pipefusion" in changes and changes["pipefusion"] is None and not ask.approximate:
+        changes |= {"patches": None, "warmup": None}
+    if ask.order and {name for name, value in changes.items() if value} - set(_given(ask).named()):
+        changes["order"] = None  # which must name every axis that is given
+    return {**changes, "usp": None}
+
+
+def _with_other_vae(ask: Ask, broken: Violation) -> RequestError:
+    """The error with the legal widths of the VAE next to the given one, as far as they keep the limits."""
+    complaint = broken.message.partition("; nearest: ")[0]
+    widths = [int(change["vae"] or 1) for change in broken.nearest]
+    near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, "vae": width})).candidates]
+    if not near:
+        return _with_others(ask, complaint, broken.rule, broken.why)
+    message = f"{complaint}; nearest: {', '.join(map(str, sorted(near)))}"
+    return RequestError(broken.rule, message, broken.why, [{"vae": str(near[0])}])
+
+
+def _without_vae(ask: Ask) -> Violation | None:
+    """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
+    others = {name: value for name, value in ask.fixed.items() if name != "vae"}
+    for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
+        wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
+        return next(iter(registry.violations(wide)), None)
+    return None
+
+
+def illegal(found: Recommendation) -> Iterator[Rejected]:
+    """Plans near the request that break a rule, one for each rule and value, with the legal one most like each."""
+    ask, seen = found.ask, set()
+    for degrees in _near(found):
+        plan = replace(ask.template, degrees=degrees)
+        for violation in registry.violations(plan)[:1]:
+            if (violation.rule, violation.message) in seen:
+                continue
+            seen.add((violation.rule, violation.message))
+            near = min(found.candidates, key=lambda c: candidates.distance(degrees, c.plan.degrees))
+            yield Rejected(plan, violation.rule, violation.message, near.config)
+
+
+def _near(found: Recommendation) -> Iterator[Degrees]:
+    """Degree sets with one more axis than any legal plan has, or another width of it, the rest on a grid."""
+    world, best = found.ask.gpus, found.best.plan.degrees
+    halves = (2, 1) if world % 2 == 0 else (1,)
+    for cfg in halves:
+        rest = world // cfg
+        for size in divisors(rest)[1:]:
+            grid = _grid(rest // size)
+            yield Degrees(cfg=cfg, ulysses=size, attn2d=grid)
+            yield Degrees(cfg=cfg, tp=size, attn2d=grid)
+            yield Degrees(cfg=cfg, pipefusion=size, attn2d=grid)
+    if best.cp > 1 and math.isqrt(best.cp) ** 2 == best.cp:
+        side = math.isqrt(best.cp)
+        yield replace(best, ring=side, attn2d=(side, 1), vae=1)
+    for vae in (world // best.cfg + 1, 2 * best.vae + 1):
+        yield replace(best, vae=vae)
+
+
+def _grid(size: int) -> tuple[int, int]:
+    """The squarest rows x cols."""
+    rows = max(d for d in divisors(size) if d * d <= size)
+    return size // rows, rows
+
+
+def all_rejected(found: Recommendation) -> list[Rejected]:
+    """What breaks a rule, then what breaks a limit."""
+    return [*illegal(found), *found.rejected]

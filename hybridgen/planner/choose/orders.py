@@ -1,0 +1,89 @@
+"""The mesh order that suits a machine: the fastest of all orders of the axes in use. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, lru_cache
+
+from hybridgen.plan.degrees import AXES
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
+from hybridgen.planner.price import cost
+from hybridgen.planner.price import vae as vae_price
+
+ALIKE = 0.01
+"""Orders whose exchanges differ by no more than this share count as equal."""
+
+
+def used_axes(plan: Plan) -> list[str]:
+    """Axes with more than one rank, in the plan's order."""
+    return [axis for axis in plan.order if plan.degrees.size(axis) > 1]
+
+
+def best_order(plan: Plan, hardware: Hardware) -> Plan:
+    """The plan in the order that takes least time; the usual one among equals. Inside one domain all are equal.
+
+    What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
+    is one of them as the slowest, and the best order of the others.
+    """
+    domain = ranks_of_domain(plan.world_size, hardware)
+    if plan.world_size <= domain:
+        return plan
+    price = _axis_pricer(plan, hardware, domain)
+
+    @cache
+    def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
+        """Seconds, ranks and order."""
+        if not axes:
+            return 0.0, 1, ()
+        least, world, chosen = math.inf, 1, axes
+        for axis in axes:
+            seconds, stride, order = best(tuple(other for other in axes if other != axis))
+            seconds += price(axis, stride)
+            if seconds < least * (1 - ALIKE):
+                least, world, chosen = seconds, stride * plan.degrees.size(axis), (axis, *order)
+        return least, world, chosen
+
+    axes = tuple(used_axes(plan))
+    _, _, chosen = best(axes)
+    return plan if chosen == axes else replace(plan, order=(*chosen, *(axis for axis in AXES if axis not in chosen)))
+
+
+def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, int], float]:
+    """Seconds that an axis costs with its neighbours so many ranks apart.
+
+    The VAE's ranks lie in one half of cfg, so that the place of cfg decides how they lie.
+    """
+    degrees, world = plan.degrees, plan.world_size
+    price = cost.pricer(plan, hardware)
+    decoding = cache(lambda where: vae_price.vae_seconds(plan, hardware, where))
+    halved = 1 < degrees.vae < world
+
+    def seconds(axis: str, stride: int) -> float:
+        found = price(axis, span_of_axis(stride, degrees.size(axis), world, domain))
+        return found + decoding(vae_span(degrees.vae, stride, domain)) if halved and axis == "cfg" else found
+
+    return seconds
+
+
+@lru_cache(maxsize=1024)
+def vae_span(width: int, half: int, domain: int) -> Span:
+    """The first `width` ranks of cfg half 0, whose two halves stand `half` ranks apart (0: nothing is halved)."""
+    ranks = [r if not half else r // half * 2 * half + r % half for r in range(width)]
+    return span_of_ranks(ranks, domain)
+
+
+def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
+    """Axes in use whose groups stay inside a domain, and those that cross domains."""
+    axes, domain = used_axes(plan), ranks_of_domain(plan.world_size, hardware)
+    crossing = [axis for axis in axes if span(plan.layout, axis, domain).crosses]
+    return [axis for axis in axes if axis not in crossing], crossing
+
+
+def domains(hardware: Hardware) -> str:
+    """What a domain of the machine is called."""
+    return "node" if hardware.domain == hardware.per_node else "domain"

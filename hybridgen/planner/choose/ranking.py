@@ -1,0 +1,110 @@
+"""Which plan comes first: the fastest, or of those that the model cannot tell apart the one preferred. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Term
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.price.cost import Cost
+from hybridgen.planner.price.memory import phase_sizes
+from hybridgen.strategies import registry
+
+MAX_TIE = 0.08
+"""Plans on one machine share most of the model's error, also where it is larger than this."""
+
+
+def tie_share(hardware: Hardware) -> float:
+    """Plans whose denoise times differ by less are a tie: the model's error where one GPU's time is known."""
+    return min(hardware.anchored.value, MAX_TIE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal plan with what is predicted for it."""
+
+    plan: Plan
+    cost: Cost
+    one_gpu: float
+    """Denoise seconds of the same clip on one GPU."""
+    terms: tuple[Term, ...]
+    """Memory of the fullest rank."""
+    tie: bool = False
+    """Not told apart from the fastest."""
+    why: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> str:
+        return str(self.plan.degrees)
+
+    @property
+    def speedup(self) -> float:
+        return self.one_gpu / self.cost.denoise
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.plan.world_size
+
+    @property
+    def peak(self) -> int:
+        return max(phase_sizes(self.terms).values())
+
+    @property
+    def kind(self) -> frozenset[str]:
+        """The strategies it uses: plans of one kind differ in numbers only."""
+        return frozenset(s.name for s in registry.active(self.plan) if s.name != "parallel-vae")
+
+    @property
+    def bytes_per_step(self) -> dict[str, int]:
+        """What a rank sends in one denoising step, by mesh axis."""
+        sent = {axis: 0 for axis in AXES}
+        for item in self.cost.items:
+            if item.axis in sent:
+                sent[item.axis] += item.size // self.plan.clip.steps
+        return {axis: size for axis, size in sent.items() if size}
+
+
+def preference(candidate: Candidate) -> tuple[object, ...]:
+    """Among equals: exact, cfg, then the widest ulysses, then a square grid, then fewer VAE ranks, then the faster."""
+    degrees = candidate.plan.degrees
+    return not candidate.plan.exact, -degrees.cfg, -degrees.ulysses, oblong(degrees), degrees.vae, candidate.cost.clip
+
+
+def oblong(degrees: Degrees) -> float:
+    """How far a grid is from a square, in doublings; a ring counts as one column."""
+    rows, cols = degrees.attn2d if degrees.ring == 1 else (degrees.ring, 1)
+    return round(abs(math.log2(rows / cols)), 6)
+
+
+def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
+    """By time, but that the first is the one preferred among those that tie with the fastest; they all say so."""
+    if not candidates:
+        return []
+    fastest = min(candidates, key=lambda c: c.cost.clip)
+    limit = fastest.cost.clip + tie * fastest.cost.denoise
+    first = min((c for c in candidates if c.cost.clip <= limit), key=preference)
+    rest = sorted((c for c in candidates if c is not first), key=lambda c: c.cost.clip)
+    several = len(rest) > 0 and rest[0].cost.clip <= limit
+    return [replace(c, tie=several and c.cost.clip <= limit) for c in (first, *rest)]
+
+
+def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """The best of every kind of plan, `count` of them.
+
+    From two on the best one with a ring is among them, and from three on the best exact one.
+    """
+    best: dict[frozenset[str], Candidate] = {}
+    for candidate in candidates:
+        best.setdefault(candidate.kind, candidate)
+    shown = list(best.values())[:count]
+    ring = next((c for c in candidates if c.plan.degrees.ring > 1), None)
+    if ring is not None and ring not in shown and count > 1:
+        shown = [*shown[: count - 1], ring]
+    exact = next((c for c in candidates if c.plan.exact), None)
+    if exact is not None and exact not in shown and count > 2:
+        shown = sorted([*shown[: count - 2], exact, shown[-1]], key=candidates.index)
+    return shown

@@ -1,0 +1,120 @@
+"""A recommendation as plain data: the JSON of `hybridgen plan` (format: docs/planner.md), and the recipe of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.ask import Recommendation, Rejected
+from hybridgen.planner.choose.orders import used_axes
+from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.recipe.fields import Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
+
+SCHEMA_VERSION = 1
+
+
+def as_data(
+    found: Recommendation, shown: Sequence[Candidate], rejected: Iterable[Rejected], frames: int
+) -> dict[str, Any]:
+    """Everything about a request, in the order of the table."""
+    ask, plan = found.ask, found.best.plan
+    clip, facts, hardware = plan.clip, plan.facts, ask.hardware
+    return {
+        "schema": SCHEMA_VERSION,
+        "request": {
+            "gpus": ask.gpus,
+            "size": f"{clip.width}x{clip.height}",
+            "frames": frames,
+            "latent_frames": plan.latent_shape[1],
+            "tokens": plan.tokens.tokens,
+            "steps": clip.steps,
+            "guidance": clip.guidance,
+            "heads": facts.transformer.heads,
+            "dtype": plan.dtype,
+            "fixed": {name: list(v) if isinstance(v, tuple) else v for name, v in ask.fixed.items()},
+            "memory_limit_gb": None if ask.memory is None else round(ask.memory / 1e9, 3),
+            "max_time_s": ask.max_time,
+        },
+        "model": facts.name,
+        "hardware": hardware.name,
+        "world_size": plan.world_size,
+        "one_gpu_denoise_s": round(found.one_gpu, 4),
+        "candidates": [candidate_data(c) for c in shown],
+        "rejected": [
+            {"config": str(r.plan.degrees), "rule": r.rule, "message": r.message, "nearest": r.nearest}
+            for r in rejected
+        ],
+    }
+
+
+def candidate_data(candidate: Candidate) -> dict[str, Any]:
+    """One plan with what is predicted for it."""
+    plan, cost = candidate.plan, candidate.cost
+    degrees = asdict(plan.degrees)
+    return {
+        "config": candidate.config,
+        "degrees": {**degrees, "attn2d": list(degrees["attn2d"])},
+        "order": used_axes(plan),
+        "exact": plan.exact,
+        "denoise_s": round(cost.denoise, 4),
+        "end_to_end_s": round(cost.clip, 4),
+        "vae_s": round(cost.decode, 4),
+        "range_s": [round(s, 4) for s in cost.range],
+        "speedup": round(candidate.speedup, 4),
+        "efficiency": round(candidate.efficiency, 4),
+        "communication": round(cost.communication, 4),
+        "memory_gb": {
+            **{term.name: round(term.size / 1e9, 3) for term in candidate.terms},
+            "peak": round(candidate.peak / 1e9, 3),
+        },
+        "seconds": {
+            f"{item.name} {item.axis}" if item.axis in ("row", "col") else item.name: round(item.seconds, 4)
+            for item in cost.items
+        },
+        "bytes_per_step": candidate.bytes_per_step,
+        "tie": candidate.tie,
+        "why": list(candidate.why),
+    }
+
+
+def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
+    """A plan as a recipe: its clip, its degrees, and the machine that it was chosen for."""
+    clip, defaults = plan.clip, plan.facts.defaults
+    request = Request(size=f"{clip.width}x{clip.height}", frames=clip.frames, steps=clip.steps)
+    if clip.guidances != (defaults.guidance, defaults.guidance_2 or defaults.guidance):
+        request.guidance = clip.guidance
+        if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
+            request.guidance_2 = clip.guidances[1]
+    return Recipe(
+        model=model,
+        checkpoint=Checkpoint(license=plan.facts.licence or None),
+        request=request,
+        parallel=with_parallel(Parallel(), plan),
+        runtime=Runtime(dtype=plan.dtype),
+        hardware=Hardware(name=hardware, gpus=plan.world_size),
+    )
+
+
+def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
+    """The section with the plan's degrees and mesh order in it."""
+    changes: dict[str, Any] = {}
+    for name, value in plan.parallel().items():
+        if name == "order":
+            changes[name] = value.split(",")
+        else:
+            changes[name] = value if name in ("attn2d", "pipefusion") else int(value)
+    return replace(parallel, usp=None, **changes)
+
+
+def input_flags(plan: Plan, request: Request) -> list[str]:
+    """Words, and pictures where the model needs some that are not given yet, as flags of run."""
+    first = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
+    last = ["--last-image", "last.png"] if plan.clip.last_image and request.last_image is None else []
+    return [*first, *last, "-p", request.prompt or plan.facts.defaults.example]
+
+
+def run_flags(plan: Plan) -> list[str]:
+    """Degrees and mesh order as flags of run."""
+    return [word for name, value in plan.parallel().items() for word in (f"--{name}", value)]

@@ -1,0 +1,1 @@
+"""Machines: constants with their origin, and which link a group of ranks spans. No torch."""

@@ -1,0 +1,1 @@
+"""What a plan costs: compute, messages, memory, the autoencoder. No torch."""

@@ -1,0 +1,142 @@
+"""Seconds that one rank computes: a roofline over operations and bytes of one block in one pass. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hybridgen.plan.facts import TransformerFacts
+from hybridgen.plan.plan import Plan
+from hybridgen.planner.hardware.constants import Hardware
+
+STRAY = 3.69
+"""How many times as long the passes of channel_passes() take as their bytes alone: changes of layout, fp32 in between,
+short kernels. Fitted with the kernel split published for Wan on one B200: attention 71.7%, matrix products 20.8%, the
+rest 7.5% (TensorRT-LLM, blog 28)."""
+KERNELS = 40
+"""Kernels of a block: the host starts them one by one, and a block takes no less time than that."""
+MERGE_PASSES = 6
+"""Times that merging one more partial output reads or writes it, in fp32."""
+
+
+@dataclass(frozen=True)
+class BlockSeconds:
+    """One block in one pass of all of a rank's tokens."""
+
+    attention: float
+    matmul: float
+    other: float
+    launch: float
+    """What the host's launches take longer than the work itself."""
+
+    @property
+    def total(self) -> float:
+        return self.attention + self.matmul + self.other + self.launch
+
+
+def attention_shape(plan: Plan) -> tuple[int, int, int, int]:
+    """(queries, keys, heads, K/V heads) of one rank's self-attention, over all blocks of keys that it sees."""
+    rows, cols = plan.degrees.attn2d
+    heads, key_heads = plan.attention_heads
+    facts = plan.facts.transformer
+    queries = plan.attention_tokens * cols
+    keys = min(plan.attention_tokens * rows * plan.degrees.ring, plan.tokens.tokens)
+    if facts.text_stream:
+        keys += plan.facts.text_tokens
+    if facts.text_stream == "joint":
+        queries += plan.facts.text_tokens // plan.degrees.cp
+    return queries, keys, heads, key_heads
+
+
+def attention_flops(plan: Plan) -> float:
+    """Of one rank in one block: every query with every key, twice (scores, output)."""
+    queries, keys, heads, _ = attention_shape(plan)
+    return 4.0 * queries * keys * heads * plan.facts.transformer.head_dim
+
+
+def cross_attention_flops(plan: Plan) -> float:
+    """Of one rank in one block: its queries with text and pictures, which are never split."""
+    facts = plan.facts.transformer
+    if not facts.cross_attention:
+        return 0.0
+    return 4.0 * plan.tokens.local_size * plan.context_tokens * plan.heads[0] * facts.head_dim
+
+
+def matmul_tokens(plan: Plan) -> int:
+    """Tokens that one rank multiplies with a block's matrices; joint text runs on every rank, as it is replicated."""
+    joint = plan.facts.text_tokens if plan.facts.transformer.text_stream == "joint" else 0
+    return plan.tokens.local_size + joint
+
+
+def matmul_flops(plan: Plan) -> float:
+    """Of one rank in one block."""
+    return 2.0 * matmul_tokens(plan) * plan.facts.transformer.matrix_params / plan.degrees.tp
+
+
+class Passes(NamedTuple):
+    """Channels of one token that a block reads and writes outside of its matrix products and attention."""
+
+    hidden: int
+    """Those of the hidden state, which tp does not split."""
+    split: int
+    """Those of heads and of the feed-forward layer, which tp splits."""
+
+
+def channel_passes(facts: TransformerFacts) -> Passes:
+    """Channels of a block when every chain of operations is one kernel that reads its inputs and writes its outputs.
+
+    Hidden state: the first norm reads and writes it; between two layers, a residual is added and normed (two in, two
+    out); the last residual (two in, one out). Heads: norm and rope of q and k; the norm of q for the text; the text's
+    K and V joined to the video's. Feed-forward: the activation, for which a gate is one more tensor to read. Where
+    every token has a modulation of its own, each layer reads its shift, scale and gate, too.
+    """
+    queries, keys = facts.heads * facts.head_dim, facts.key_heads * facts.head_dim
+    layers = 3 if facts.cross_attention else 2
+    hidden = (2 + 4 * (layers - 1) + 3 + 3 * layers * facts.token_time) * facts.hidden
+    heads = 2 * (queries + keys) + 2 * queries * facts.cross_attention + 4 * keys * bool(facts.text_stream)
+    return Passes(hidden, heads + (3 if facts.gated else 2) * facts.ffn)
+
+
+def other_bytes(plan: Plan) -> float:
+    """What one rank moves in one block outside of its matrix products and attention, STRAY included."""
+    passes = channel_passes(plan.facts.transformer)
+    channels = passes.hidden + passes.split / plan.degrees.tp
+    return STRAY * channels * matmul_tokens(plan) * plan.itemsize
+
+
+def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
+    """One block, one pass, all of the rank's tokens; every patch reads the weights and is launched on its own."""
+    facts, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
+    rate = hardware.float32.value if plan.dtype == "float32" else 1.0
+    queries, keys, heads, key_heads = attention_shape(plan)
+    bandwidth, tokens = hardware.bandwidth.value, matmul_tokens(plan)
+    moved = 2.0 * (queries * heads + keys * key_heads) * facts.head_dim * e
+    flops = attention_flops(plan) + cross_attention_flops(plan)
+    attention = max(flops / (hardware.attention.value * rate), moved / bandwidth)
+    moved = (facts.matrix_params / tp * plan.tokens.patches + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e
+    matmul = max(matmul_flops(plan) / (hardware.matmul.value * rate), moved / bandwidth)
+    other = other_bytes(plan) / bandwidth
+    work = attention + matmul + other
+    return BlockSeconds(
+        attention, matmul, other, max(plan.tokens.patches * KERNELS * hardware.launch.value - work, 0.0)
+    )
+
+
+def merge_seconds(plan: Plan, hardware: Hardware) -> float:
+    """Adding one more partial output to those of a rank's own queries, in fp32."""
+    size = plan.attention_tokens * plan.attention_heads[0] * plan.facts.transformer.head_dim * 4
+    return MERGE_PASSES * size / hardware.bandwidth.value
+
+
+def text_seconds(plan: Plan, hardware: Hardware) -> float:
+    """What text and pictures cost once a clip: K/V of cross-attention, or the text's stream through every block."""
+    facts = plan.facts.transformer
+    if facts.text_stream == "own":
+        params = facts.matrix_params
+    elif facts.cross_attention:
+        params = 2 * (facts.text_width or facts.hidden) * facts.key_heads * facts.head_dim
+    else:
+        return 0.0
+    experts = min(plan.facts.experts, plan.clip.steps)
+    flops = 2.0 * plan.context_tokens * params * facts.layers * experts * plan.own_branches
+    return flops / plan.degrees.tp / plan.degrees.pipefusion / hardware.matmul.value

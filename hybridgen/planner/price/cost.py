@@ -1,0 +1,194 @@
+"""Predicted seconds of a plan, taken apart by what they are spent on. No torch.
+
+Compute is a roofline (compute.py). Messages are those that the strategies declare, priced on the link that their
+group spans under the plan's mesh order (topology.py). Nothing is hidden but what the runtime hides: the bytes of ring's
+hops behind the attention over the block before, those of PipeFusion's hidden states behind the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span
+from hybridgen.planner.price import compute
+from hybridgen.planner.price import vae as vae_price
+from hybridgen.strategies import registry
+
+
+@dataclass(frozen=True)
+class Item:
+    """What some of the denoise time is spent on, over the whole clip."""
+
+    name: str
+    seconds: float
+    bound: str
+    """What limits it: compute, memory, host, link, latency, or fitted."""
+    axis: str = ""
+    size: int = 0
+    """Bytes that a rank sends."""
+    link: str = ""
+
+    @property
+    def communication(self) -> bool:
+        return bool(self.axis)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted seconds of a clip."""
+
+    items: tuple[Item, ...]
+    """Of the denoise time, exhaustive."""
+    decode: float
+    """The VAE's decoder."""
+    end: float
+    """Everything but denoising: text, encode, decode, writing."""
+    error: float
+    """How far off it may be, as a share."""
+
+    @property
+    def denoise(self) -> float:
+        return sum(item.seconds for item in self.items)
+
+    @property
+    def clip(self) -> float:
+        """End to end, the model loaded."""
+        return self.denoise + self.end
+
+    @property
+    def communication(self) -> float:
+        """Share of the denoise time that is spent in exchanges, or waiting in them."""
+        return sum(item.seconds for item in self.items if item.communication) / self.denoise
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Of the denoise time."""
+        return self.denoise * (1 - self.error), self.denoise * (1 + self.error)
+
+
+def cost(plan: Plan, hardware: Hardware, streamed: bool = True) -> Cost:
+    """The whole prediction for one plan under its mesh order."""
+    seconds = vae_price.decode_seconds(plan, hardware)
+    end = vae_price.tail_seconds(plan, hardware, seconds, streamed)
+    return Cost(tuple(denoise_items(plan, hardware)), seconds, end, hardware.error.value)
+
+
+def denoise_messages(plan: Plan) -> list[Message]:
+    """What the busiest stage's rank sends while denoising; the last stage's messages where the first has none."""
+    first = _messages(plan, plan.layout.rank({}))
+    stages = plan.degrees.pipefusion
+    if stages == 1:
+        return first
+    last = _messages(plan, plan.layout.rank({"pipefusion": stages - 1}))
+    return [a if a.total >= b.total else b for a, b in zip(first, last, strict=True)]
+
+
+def _messages(plan: Plan, rank: int) -> list[Message]:
+    own = (m for s in registry.STRATEGIES if s.name != "parallel-vae" for m in s.rules.traffic(plan, rank))
+    return [m for m in own if m.phase == "denoise"]
+
+
+def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
+    """Where the denoise time goes; every rank's is the same but for padding."""
+    items, domain = _computing(plan, hardware), ranks_of_domain(plan.world_size, hardware)
+    for message in denoise_messages(plan):
+        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, domain)))
+    return [item for item in _joined(items) if item.seconds or item.size]
+
+
+def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
+    """Seconds of what an axis exchanges as a function of how its groups lie, to compare mesh orders."""
+    messages = denoise_messages(plan)
+
+    @cache
+    def exchanges(axis: str, where: Span) -> float:
+        return sum(_exchange(plan, hardware, message, where).seconds for message in messages if message.axis == axis)
+
+    return exchanges
+
+
+def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
+    block = compute.block_seconds(plan, hardware)
+    layers = max(len(plan.blocks(plan.layout.rank({"pipefusion": s}))) for s in range(plan.degrees.pipefusion))
+    count = plan.passes * layers
+    items = [
+        Item("attention", count * block.attention, "compute"),
+        Item("matrix products", count * block.matmul, "compute"),
+        Item("norms, rope, residuals", count * block.other, "memory"),
+        Item("launches", count * block.launch, "host"),
+        Item("text", compute.text_seconds(plan, hardware), "compute"),
+        Item("steps", plan.clip.steps * hardware.step.value, "host"),
+    ]
+    if plan.degrees.pipefusion > 1:
+        items.append(Item("pipeline bubbles", _bubbles(plan, block.total * layers), "compute"))
+    if plan.world_size > 1:
+        lost = hardware.slowdown.value * sum(item.seconds for item in items if item.bound in ("compute", "memory"))
+        items.append(Item("waiting for the slowest GPU", lost, "fitted"))
+    return items
+
+
+def _bubbles(plan: Plan, stage: float) -> float:
+    """Idle time of a stage that needs `stage` seconds for one pass of the whole sequence.
+
+    In a synchronous step the branches are what keeps the stages busy; otherwise the patches are, and a patch of the
+    next step must have come back from the last stage.
+    """
+    stages, branches, steps = plan.degrees.pipefusion, plan.own_branches, plan.clip.steps
+    sync = min(max(plan.warmup, 1) * plan.facts.experts, steps)
+    missing = max(stages - plan.tokens.patches, 0) / plan.tokens.patches
+    return stage * (sync * (stages - 1) + (steps - sync) * branches * missing)
+
+
+def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> Item:
+    by, patches = link(hardware, where), plan.tokens.patches
+    if message.overlaps == "attention":
+        seconds, bound = _ring(plan, hardware, message, where), "latency"
+    else:
+        count, size = message.count * patches, message.size / patches  # patch by patch: as many bytes in all
+        each = exchange_seconds(hardware, message.collective, size, where)
+        if message.overlaps == "next pass":
+            busy = compute.block_seconds(plan, hardware).total * len(plan.blocks(0)) / patches
+            each -= min(size / by.bandwidth.value, busy)
+        seconds = count * each
+        bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
+    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name)
+
+
+def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
+    """What a ring takes longer than its attention: a merge a step, the bytes that find no cover, half of what an
+    exchange costs beyond them, and in all no less than `hardware.ring` a step.
+
+    Half, as the published times of ring 2 and ring 4 say.
+    """
+    ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
+    block = compute.block_seconds(plan, hardware).attention / ring / patches
+    uncovered = max(message.size / patches / by.bandwidth.value - block, 0.0)
+    step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value / 2
+    longer = max(step, hardware.ring.value) - block
+    return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps
+
+
+def _joined(items: Iterable[Item]) -> list[Item]:
+    """Items of one strategy and axis added up; the bound of the larger one."""
+    found: dict[tuple[str, str], Item] = {}
+    for item in items:
+        key = item.name, item.axis
+        if key in found:
+            old = found[key]
+            bound = item.bound if item.seconds > old.seconds else old.bound
+            item = replace(old, seconds=old.seconds + item.seconds, size=old.size + item.size, bound=bound)
+        found[key] = item
+    return list(found.values())
+
+
+def one_gpu_seconds(plan: Plan, hardware: Hardware) -> float:
+    """Denoise time of the same clip on one GPU, whether it fits there or not."""
+    alone = replace(plan, degrees=Degrees(), order=plan.order, patches=0, warmup=0)
+    return cost(alone, hardware).denoise

@@ -1,0 +1,145 @@
+"""Bytes a rank needs, by component and phase, from the plan alone. No torch.
+
+What is held when follows engine/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
+loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
+peaks no higher than what it leaves. Before denoising ("condition") given video is encoded, and a text with weights of
+its own is read; they are given up before the others are loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.traffic import MOMENTS, PHASES, TOKEN_ID, Phase, Term
+from hybridgen.planner.price.activations import activations
+from hybridgen.strategies import registry
+
+LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
+"""Phases in which transformers and VAE are there."""
+SCHEDULER_STATES = 4
+"""Copies of a rank's part of the latents between steps: the state, and what UniPC remembers, the state before and two
+predictions."""
+
+
+def terms(plan: Plan, rank: int = 0) -> list[Term]:
+    """What this rank holds."""
+    facts, degrees, e = plan.facts, plan.degrees, plan.itemsize
+    transformer, layers = facts.transformer, len(plan.blocks(rank))
+    context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
+    kept_text = facts.experts * plan.own_branches * (transformer.cross_attention or transformer.text_stream == "own")
+    read, unread = text_weights(plan, rank)
+    found = [
+        Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
+        Term("image encoder", facts.image_params * FP32 if rank == 0 and plan.clip.image else 0, ("setup",)),
+        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
+        Term("weights that read text", facts.experts * read * e, ("condition",)),
+        Term("text K/V", context * kept_text, ("denoise", "decode")),
+        Term("text states", text_states(plan), ("denoise", "decode")),
+        Term("latents", latents(plan, rank)),
+        Term("scheduler's step", stepping(plan), moment="step"),
+        Term("vae", facts.vae.params * FP32 if rank in plan.layout.vae_ranks() else 0, LOADED),
+        *activations(plan),
+        *registry.memory(plan, rank),
+    ]
+    fullest = max(MOMENTS, key=lambda moment: sum(term.size for term in found if term.moment == moment))
+    return [term for term in found if term.size and term.moment in ("", fullest)]
+
+
+def text_states(plan: Plan) -> int:
+    """What is kept of the text of all branches, and of embedded pictures.
+
+    Embeddings, and what each expert makes of those that it cross-attends to; where blocks read text of another width
+    than theirs, what was made of it once. Of a text with a stream of its own the token ids.
+    """
+    facts, transformer = plan.facts, plan.facts.transformer
+    tokens = sum(plan.text_lengths) or plan.branches * facts.text_tokens
+    if transformer.text_stream == "own":
+        return tokens * TOKEN_ID
+    if transformer.text_width:
+        return tokens * transformer.text_width * plan.itemsize
+    read = facts.experts * transformer.hidden if transformer.cross_attention else 0
+    text = tokens * transformer.text_dim + plan.own_branches * facts.text_tokens * read
+    return (text + plan.picture_tokens * (transformer.image_dim + read)) * plan.itemsize
+
+
+def expert_params(plan: Plan, layers: int) -> int:
+    """Numbers of one transformer that a rank with so many blocks holds: tp cuts the matrices of its blocks."""
+    transformer = plan.facts.transformer
+    block = min(transformer.block_params, transformer.params // transformer.layers)  # params may be given
+    return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
+
+
+def largest_matrix(plan: Plan) -> int:
+    """Bytes of a feed-forward matrix in fp32, in which kernels pack it whatever the plan's dtype."""
+    transformer = plan.facts.transformer
+    return transformer.hidden * transformer.ffn // plan.degrees.tp * FP32
+
+
+def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
+    """Numbers of one transformer's second set of weights, for a text with a stream of its own, on a rank: those that
+    are given up when the text has been read, and those that are never read from the checkpoint.
+
+    The latter are the layer that would write text, and the words' embedding but on the first stage.
+    """
+    transformer, blocks = plan.facts.transformer, plan.blocks(rank)
+    if transformer.text_stream != "own":
+        return 0, 0
+    words, stream = transformer.vocabulary * transformer.hidden, len(blocks) * transformer.block_params // 2
+    first = blocks.start == 0
+    return stream // plan.degrees.tp + words * first, words * (2 - first) + transformer.hidden
+
+
+def latents(plan: Plan, rank: int) -> int:
+    """While blocks run: this rank's state with the scheduler's copies, the predictions of the branches before, rope's
+    tables, a mask of padding.
+
+    Of given frames also what the autoencoder made of them: whole, and this rank's part.
+    """
+    transformer, local = plan.facts.transformer, plan.tokens.local_size
+    channels, frames, rows, columns = plan.latent_shape
+    states = SCHEDULER_STATES if plan.is_last_stage(rank) else 1  # the others keep the state alone
+    state = states * local * transformer.prediction_channels * FP32
+    predictions = (plan.own_branches - 1) * local * transformer.prediction_channels * plan.itemsize
+    # Positions of video that follow those of its text are every branch's own.
+    tables = plan.own_branches if transformer.text_stream == "own" else plan.facts.experts
+    rope = 2 * tables * local * transformer.head_dim * FP32
+    mask = local * transformer.prediction_channels * FP32 if plan.facts.pads else 0
+    whole = channels * frames * rows * columns * FP32
+    given = whole + local * max(transformer.patch_channels - transformer.prediction_channels, 0) * FP32
+    return state + predictions + rope + mask + given * (plan.clip.encoded_frames > 0)
+
+
+def stepping(plan: Plan) -> int:
+    """Beside the latents: at the start the whole noise and its tokens, later the guided prediction, as it is and in
+    fp32, and the next state."""
+    numbers = plan.tokens.local_size * plan.facts.transformer.prediction_channels
+    whole = math.prod(plan.latent_shape) * FP32
+    return max(2 * whole, numbers * (plan.itemsize + 2 * FP32))
+
+
+def peak(plan: Plan, rank: int = 0) -> int:
+    """The most that is held in any phase."""
+    return max(phase_sizes(terms(plan, rank)).values())
+
+
+def phase_sizes(held: Iterable[Term]) -> dict[str, int]:
+    """Bytes by phase."""
+    held = list(held)
+    return {phase: sum(term.size for term in held if phase in term.phases) for phase in PHASES}
+
+
+def fullest(plan: Plan) -> tuple[int, list[Term]]:
+    """The rank that needs most, and what it holds: rank 0, which encodes and decodes, unless another stage holds more.
+
+    Of the stages in the middle one of every size is looked at.
+    """
+    stages, vae = plan.degrees.pipefusion, plan.layout.vae_ranks()
+    found: dict[tuple[int, int], tuple[int, list[Term]]] = {}
+    for stage, blocks in enumerate(plan.stage_sizes):
+        rank = plan.layout.rank({"pipefusion": stage})
+        kind = blocks, stage if stage in (0, stages - 1) or rank in vae else -1
+        if kind not in found:
+            found[kind] = rank, terms(plan, rank)
+    return max(found.values(), key=lambda one: max(phase_sizes(one[1]).values()))

@@ -1,0 +1,125 @@
+"""Seconds around denoising: the VAE on some ranks, and writing the file. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.plan import FP32, Plan
+from hybridgen.planner.hardware.constants import Hardware, Link
+from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.topology import Span, link, span
+from hybridgen.strategies.parallel_vae import rules
+
+MAX_WIDTH = 32
+"""Widest VAE that is tried."""
+TAPS = 27
+"""Of a 3 x 3 x 3 convolution."""
+STRIDED = 9 / 4
+"""Taps for each number of its input that a 3 x 3 convolution with stride 2 has."""
+
+
+def decoder_flops(plan: Plan) -> float:
+    """Of the whole clip: every convolution of the decoder at the size of its input (upsampling ones grow after it)."""
+    return _flops(_alone(plan), rules.decoder_layers, 3 * plan.facts.vae.patch**2, plan.latent_shape[1])
+
+
+def encoder_flops(plan: Plan) -> float:
+    """Of all the video that is given: every convolution of the encoder at the size of its input."""
+    return _flops(_alone(plan), rules.encoder_layers, 2 * plan.facts.vae.latent_channels, rules.encoded_latents(plan))
+
+
+def _alone(plan: Plan) -> Plan:
+    """The plan as far as the VAE's work depends on it, so that equal ones are computed once."""
+    return replace(plan, degrees=Degrees(), dtype="float32", patches=0, warmup=0)
+
+
+@lru_cache(maxsize=64)
+def _flops(plan: Plan, layers: rules.Layers, last: int, passes: int) -> float:
+    """Of so many passes through convolutions of which the last makes `last` channels."""
+    area, total = math.prod(plan.latent_shape[2:]), 0.0
+    for first, count in ((True, min(passes, 1)), (False, max(passes - 1, 0))):
+        work = list(layers(plan, first))
+        outputs = [x.channels for x in work[1:]] + [last]
+        total += count * sum(
+            2 * (STRIDED if x.strided else TAPS) * x.channels * out * x.frames * x.scale**2 * area
+            for x, out in zip(work, outputs, strict=True)
+        )
+    return total
+
+
+def decode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
+    """The VAE's decoder alone: its share of the work, edges exchanged with neighbours, pixels gathered."""
+    frames, width = plan.latent_shape[1], plan.degrees.vae
+    seconds = _split_seconds(plan, hardware, where, decoder_flops(plan), rules.decoder_layers, frames)
+    return seconds + (width - 1) * frames * hardware.pixels.value
+
+
+def encode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
+    """The VAE's encoder alone: pixels handed out, its share of the work, edges exchanged; 0 where nothing is given."""
+    frames, width = rules.encoded_latents(plan), plan.degrees.vae
+    if not frames:
+        return 0.0
+    seconds = _split_seconds(plan, hardware, where, encoder_flops(plan), rules.encoder_layers, frames)
+    given = math.prod(rules.pixel_shape(plan)) * FP32
+    return seconds + given * (width - 1) / width / _link(plan, hardware, where).bandwidth.value
+
+
+def vae_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
+    """All that the VAE does in a request."""
+    return encode_seconds(plan, hardware, where) + decode_seconds(plan, hardware, where)
+
+
+def _split_seconds(
+    plan: Plan, hardware: Hardware, where: Span | None, flops: float, layers: rules.Layers, passes: int
+) -> float:
+    """One half of the VAE on the plan's ranks: the widest strip's share of the work, and its edges."""
+    alone = flops / hardware.decoder.value
+    if plan.degrees.vae == 1:
+        return alone
+    by, sizes = _link(plan, hardware, where), rules.strip_sizes(plan)
+    count, size = _edges(_alone(plan), layers, passes)
+    return alone * max(sizes) / sum(sizes) + count * by.hop.value + 2 * size / by.bandwidth.value
+
+
+def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
+    return link(hardware, where or span(plan.layout, "vae", ranks_of_domain(plan.world_size, hardware)))
+
+
+@lru_cache(maxsize=64)
+def _edges(plan: Plan, layers: rules.Layers, passes: int) -> tuple[int, int]:
+    """(exchanges, bytes to one neighbour) of a rank in the whole request."""
+    counts = rules.halo_counts(plan, layers, passes)
+    numbers = sum(n * channels * length for (channels, length, _), n in counts.items())
+    return counts.total(), numbers * rules.across(plan) * FP32
+
+
+def best_width(plan: Plan, hardware: Hardware, half: int, world: int, close: float) -> int:
+    """The narrowest VAE that is within `close` of the fastest: 1, 2, 4 ..., all of a cfg half, or all of the world."""
+    limit = min(sum(rules.strip_sizes(_alone(plan))), MAX_WIDTH)
+    tried = [2**i for i in range(MAX_WIDTH.bit_length()) if 2**i <= half]
+    widths = sorted({w for w in (*tried, half, world) if w <= limit})
+    return _best(_alone(plan), hardware, tuple(widths), close)
+
+
+@lru_cache(maxsize=256)
+def _best(plan: Plan, hardware: Hardware, widths: tuple[int, ...], close: float) -> int:
+    near = Span(2, 2)
+    seconds = [vae_seconds(replace(plan, degrees=Degrees(vae=w)), hardware, near) for w in widths]
+    limit = min(seconds) * (1 + close)
+    return next(width for width, taken in zip(widths, seconds, strict=True) if taken <= limit)
+
+
+def writing_seconds(plan: Plan, hardware: Hardware) -> float:
+    """Encoding and writing all frames."""
+    return plan.clip.frames * plan.clip.width * plan.clip.height / hardware.writing.value
+
+
+def tail_seconds(plan: Plan, hardware: Hardware, decode: float, streamed: bool = True) -> float:
+    """Everything but denoising: text, encode, decode, and writing, which runs beside the decode when streamed."""
+    writing = writing_seconds(plan, hardware)
+    last = writing / plan.latent_shape[1] if streamed else writing
+    before = hardware.fixed.value + encode_seconds(plan, hardware)
+    return before + (max(decode, writing - last) if streamed else decode) + last

@@ -1,0 +1,1 @@
+"""From words to a legal plan: recipes, their files, and the rules they are checked against. No torch."""

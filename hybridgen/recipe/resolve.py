@@ -1,0 +1,310 @@
+"""From a recipe to a plan: fill in what is open, and refuse what cannot be before anything starts. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from difflib import get_close_matches
+
+from hybridgen.engine.inputs import continues_video, pictures_of
+from hybridgen.errors import RequestError, Violation
+from hybridgen.models import catalogue
+from hybridgen.plan import kernels
+from hybridgen.plan.degrees import AXES, Degrees, divisors, nearest, parse_pair
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import ITEMSIZE, Clip, Plan
+from hybridgen.recipe.fields import Parallel, Recipe, Request, Runtime
+from hybridgen.strategies import registry
+from hybridgen.strategies.pipefusion import rules as pipefusion
+from hybridgen.strategies.usp import rules as usp
+
+DEVICES = ("cuda", "cpu")
+MAX_RANKS = 65536
+"""More ranks than any machine room has; a typing error is cheaper than their arithmetic."""
+
+RULES = {
+    "gpus-product": "Every rank has one place in the mesh, so the degrees multiply to the number of ranks. The VAE's "
+    "ranks are laid over the others and do not count.",
+    "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
+    "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
+    "one-frame": "Text-to-image checkpoints were trained on single frames.",
+    "order": "The mesh order names axes, slowest first. `run` needs every axis with more than one rank; with `plan` "
+    "the others follow in their usual place.",
+}
+
+
+def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
+    """The plan that a recipe describes, checked against every rule.
+
+    `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
+    """
+    plan = unchecked(recipe)
+    check(plan, gpus)
+    return plan
+
+
+def unchecked(recipe: Recipe) -> Plan:
+    """The same, before its rules are asked. Raises RequestError for what makes no plan."""
+    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
+    degrees = degrees_of(recipe.parallel)
+    return replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
+
+
+def template(recipe: Recipe, facts: ModelFacts) -> Plan:
+    """The plan of a recipe with every degree open. Raises RequestError."""
+    check_runtime(recipe.runtime)
+    parallel = recipe.parallel
+    for name in ("patches", "warmup"):
+        value = getattr(parallel, name)
+        if value is not None and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+    return Plan(
+        facts,
+        clip_of(recipe.request, facts),
+        dtype=recipe.runtime.dtype or facts.defaults.dtype,
+        patches=parallel.patches or 0,
+        warmup=1 if parallel.warmup is None else parallel.warmup,
+        stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
+    )
+
+
+def check_runtime(runtime: Runtime) -> None:
+    """Raise RequestError for a name that does not exist."""
+    if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
+        near = [*get_close_matches(runtime.dtype, ITEMSIZE, 1), "bfloat16"][0]
+        message = f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}"
+        raise RequestError("dtype", message, tries=[{"dtype": near}])
+    if runtime.device is not None and runtime.device not in DEVICES:
+        message = f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}"
+        raise RequestError("device", message, tries=[{"device": None}])
+    if runtime.attention is not None:
+        kernels.check_name(runtime.attention)
+
+
+def check(plan: Plan, gpus: int | None = None) -> None:
+    """Raise RequestError for the first rule that the plan breaks."""
+    if found := broken(plan):
+        raise RequestError.of(found[0])
+    if gpus is not None and gpus != plan.world_size:
+        raise _product(plan, gpus)
+
+
+def broken(plan: Plan) -> list[Violation]:
+    """Every rule that the plan breaks, first things first; too many ranks are too many to ask further."""
+    if plan.world_size > MAX_RANKS:
+        return [Violation("ranks", f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")]
+    return registry.violations(plan)
+
+
+def _product(plan: Plan, gpus: int) -> RequestError:
+    from hybridgen.recipe.legal import nearest_plans
+
+    degrees = plan.degrees
+    factors = (
+        " x ".join(f"{name} {value}" for name, value in degrees.named().items() if name != "vae") or "no degree given"
+    )
+    close = nearest_plans(plan, gpus)
+    dropped = dict.fromkeys((*degrees.named(), "usp", "patches", "warmup", "order"), None)
+    names = ", ".join(str(p.degrees) for p in close)
+    return RequestError(
+        "gpus-product",
+        f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
+        + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
+        RULES["gpus-product"],
+        [{**dropped, **p.degrees.named()} for p in close[:1]],
+    )
+
+
+def degrees_of(parallel: Parallel) -> Degrees:
+    """Degrees from flags or keys. Raises RequestError for what is no degree."""
+    degrees = Degrees(**given_degrees(parallel))  # type: ignore[arg-type]
+    if degrees.pipefusion == 1:
+        refuse_pipefusion_options(parallel)
+    return degrees
+
+
+def refuse_pipefusion_options(parallel: Parallel) -> None:
+    """Raise RequestError (pipefusion-only) for options that change nothing without PipeFusion."""
+    for name in ("patches", "warmup"):
+        value = getattr(parallel, name)
+        if value is not None:
+            raise RequestError(
+                "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
+            )
+
+
+def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
+    """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
+    values = {f.name: getattr(parallel, f.name) for f in fields(Degrees) if f.name != "attn2d"}
+    if parallel.pipefusion is not None:
+        values["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
+    given: dict[str, int | tuple[int, int]] = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, int) and value < 1:
+            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+    if parallel.usp is not None:
+        if "ulysses" in given or "ring" in given:
+            other = "ulysses" if "ulysses" in given else "ring"
+            raise RequestError(
+                "usp-parts",
+                f"--usp {parallel.usp} and --{other} {given[other]} say the same twice; "
+                "give --usp, or --ulysses and --ring",
+            )
+        given["ulysses"], given["ring"] = usp.parse(parallel.usp)
+    if parallel.attn2d is not None:
+        given["attn2d"] = parse_pair("--attn2d", parallel.attn2d, "rows x columns")
+    return given
+
+
+def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
+    """A full mesh order from the axes that were named. Raises RequestError (order)."""
+    if not names:
+        return AXES
+    names = [name.strip() for name in names]
+    known = dict.fromkeys(axis for name in names for axis in get_close_matches(name, AXES, 1))
+    missing = [axis for axis in AXES if axis not in known and degrees.size(axis) > 1]
+    near = ",".join([*known, *missing])
+    for name in names:
+        if name not in AXES:
+            complaint = f"names {name or 'nothing'}; axes are: {', '.join(AXES)}"
+        elif names.count(name) > 1:
+            complaint = f"names {name} twice; every axis has one place"
+        else:
+            continue
+        raise RequestError("order", f"--order {complaint}", RULES["order"], [{"order": near or None}])
+    if missing:
+        complaint = f"leaves out {', '.join(missing)}, which more than one rank shares; nearest: {near}"
+        raise RequestError("order", f"--order {','.join(names)} {complaint}", RULES["order"], [{"order": near}])
+    return (*names, *(axis for axis in AXES if axis not in names))
+
+
+def clip_of(request: Request, facts: ModelFacts) -> Clip:
+    """Size, frames, steps and guidance, with the model's defaults for what is open. Raises RequestError."""
+    defaults = facts.defaults
+    width, height = defaults.width, defaults.height
+    if request.size is not None:
+        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}", "size")
+    multiple_w, multiple_h = facts.size_multiple
+    if width % multiple_w or height % multiple_h:
+        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
+        raise RequestError(
+            "size",
+            f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
+            f"nearest: {near}",
+            RULES["size"],
+            [{"size": near}],
+        )
+    frames = defaults.frames if request.frames is None else request.frames
+    stride = facts.vae.stride_time
+    if frames < 1 or frames % stride != 1 % stride:
+        low = max((frames - 1) // stride * stride + 1, 1)
+        raise RequestError(
+            "frames",
+            f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
+            f"nearest: {low}, {low + stride}",
+            RULES["frames"],
+            [{"frames": str(low + stride)}],
+        )
+    if facts.one_frame and frames != 1:
+        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
+        raise RequestError("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
+    _check_positions(facts, width, height, frames)
+    steps = defaults.steps if request.steps is None else request.steps
+    if steps < 1:
+        raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1", tries=[{"steps": "1"}])
+    if request.fps is not None and request.fps < 1:
+        raise RequestError(
+            "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
+        )
+    if request.seed is not None and not 0 <= request.seed < 2**63:
+        raise RequestError(
+            "seed",
+            f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
+        )
+    image, last_image = pictures_of(request, facts, frames)
+    video = continues_video(request, facts, frames)
+    return Clip(
+        width,
+        height,
+        frames,
+        steps,
+        *guidance_of(request, facts),
+        fps=request.fps or defaults.fps,
+        image=image and not video,
+        last_image=last_image,
+        video=video,
+        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
+    )
+
+
+def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:
+    """Raise RequestError (positions) for a clip larger than the model's rotary tables."""
+    _, latent_frames, rows, columns = facts.latent_shape(width, height, frames)
+    limit, (patch_t, patch_h, patch_w) = facts.transformer.max_positions, facts.transformer.patch
+    multiple_w, multiple_h = facts.size_multiple
+    if rows // patch_h > limit or columns // patch_w > limit:
+        near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
+        message = f"--size {width}x{height} is beyond the {limit} positions of {facts.name}; nearest: {near}"
+        raise RequestError("positions", message, tries=[{"size": near}])
+    if latent_frames // patch_t > limit:
+        most = (limit * patch_t - 1) * facts.vae.stride_time + 1
+        message = f"--frames {frames} is beyond the {limit} positions of {facts.name}; nearest: {most}"
+        raise RequestError("positions", message, tries=[{"frames": str(most)}])
+
+
+def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
+    """Guidance of the first and the second expert; the second follows the first unless it is given.
+
+    Raises RequestError (guidance-2) when there is no second expert.
+    """
+    if request.guidance_2 is not None and facts.experts == 1:
+        raise RequestError(
+            "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
+        )
+    defaults = facts.defaults
+    for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
+        if value is not None and not math.isfinite(value):
+            raise RequestError("guidance", f"--{flag} {value} is no scale; nearest: {defaults.guidance:g}")
+    if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
+        raise RequestError(
+            "guidance-2",
+            f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
+            tries=[{"guidance-2": None}],
+        )
+    first, second = defaults.guidance, defaults.guidance_2
+    if request.guidance is not None:
+        first = second = request.guidance
+    if request.guidance_2 is not None:
+        second = request.guidance_2
+    return first, first if second is None else second
+
+
+def _round(value: int, multiple: int) -> int:
+    return max(round(value / multiple), 1) * multiple
+
+
+def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
+    """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
+    inner = facts.transformer.heads * facts.transformer.head_dim
+    if heads < 1 or inner % heads:
+        close = nearest(heads, divisors(inner))
+        complaint = f"does not divide the {inner} channels of attention of {facts.name}"
+        message = f"--heads {heads} {complaint}; nearest: {', '.join(map(str, close))}"
+        raise RequestError("heads", message, tries=[{"heads": str(min(close, key=lambda n: abs(n - heads)))}])
+    return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
+
+
+def check_count(flag: str, value: int) -> None:
+    """Raise RequestError (gpus) for a number that is no number of GPUs."""
+    if not 1 <= value <= MAX_RANKS:
+        near = 1 if value < 1 else MAX_RANKS
+        message = f"--{flag} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
+        raise RequestError("gpus", message, tries=[{flag: str(near)}])
+
+
+def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:
+    """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
+    stride, frames = facts.vae.stride_time, recipe.request.frames
+    if frames is None or frames < 1 or frames % stride:
+        return recipe
+    return replace(recipe, request=replace(recipe.request, frames=frames - stride + 1))
