@@ -37,7 +37,9 @@ def calibrate(
     check_runtime(Runtime(device=device, dtype=dtype))
     check_count("gpus", gpus)
     if tokens is not None and tokens < 1:
-        raise RequestError("tokens", f"--tokens {tokens} is nothing to time; nearest: 2048", tries=[{"tokens": "2048"}])
+        raise RequestError.told(
+            "tokens", f"--tokens {tokens} is nothing to time; nearest: 2048", tries=[{"tokens": "2048"}]
+        )
     _check_file(out, overwrite)
     from hybridgen.engine.machine import device_name, device_of
     from hybridgen.planner.choose.fill import machine_of
@@ -61,8 +63,10 @@ def _check_file(out: Path, overwrite: bool) -> None:
     """Raise RequestError where the file cannot be written."""
     if out.suffix not in (".yaml", ".yml"):
         near = str(out.with_suffix(".yaml"))
-        raise RequestError("output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}])
+        raise RequestError.told(
+            "output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}]
+        )
     if out.exists() and not overwrite:
-        raise RequestError("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
+        raise RequestError.told("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
     if not out.absolute().parent.is_dir():
-        raise RequestError("output-folder", f"--out {out}: the folder {out.parent} does not exist")
+        raise RequestError.told("output-folder", f"--out {out}: the folder {out.parent} does not exist")

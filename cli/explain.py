@@ -27,7 +27,7 @@ def explain(
     rule = rule.lower()
     if rule not in known:
         close = difflib.get_close_matches(rule, known, n=2, cutoff=0.4) or list(known)[:3]
-        raise RequestError(
+        raise RequestError.told(
             "unknown-rule",
             f"{rule} is no rule; nearest: {', '.join(close)}",
             tries=[f"hybridgen explain {close[0]}"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hybridgen.engine import inputs
 from hybridgen.models.cosmos import guardrail
 from hybridgen.planner.choose import no_plan
-from hybridgen.recipe import resolve
+from hybridgen.recipe import clip, resolve
 from hybridgen.strategies import registry
 
 READING = "The text cannot be read as what the flag, key or file should hold; the message says what was expected."
@@ -106,5 +106,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    own = (resolve.RULES, inputs.RULES, no_plan.RULES, registry.explanations())
+    own = (resolve.RULES, clip.RULES, inputs.RULES, no_plan.RULES, registry.explanations())
     return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

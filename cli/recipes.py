@@ -45,7 +45,7 @@ def planned(recipe: Recipe) -> Plan:
     try:
         return resolve(recipe)
     except RequestError as error:
-        raise RequestError(error.rule, error.message, error.why) from error
+        raise RequestError.told(error.rule, error.message, error.why) from error
 
 
 @app.command("list")
@@ -210,7 +210,7 @@ def export(
     try:
         made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, plan)
     except RequestError as error:
-        raise RequestError(error.rule, error.message, tries=_exports(error, recipe, to, settings or [])) from error
+        raise RequestError.told(error.rule, error.message, tries=_exports(error, recipe, to, settings or [])) from error
     text.say(*(f"warning: {warning}" for warning in made.warnings))
     _write(made.text, out, overwrite)
 
@@ -247,6 +247,6 @@ def _write(content: str, out: Path | None, overwrite: bool) -> None:
         return
     if out.exists() and not overwrite:
         message = f"--out {out} exists; give --overwrite to replace it, or another name"
-        raise RequestError("output-exists", message, tries=[{"out": str(free_name(out, out.suffix))}])
+        raise RequestError.told("output-exists", message, tries=[{"out": str(free_name(out, out.suffix))}])
     out.write_text(content, encoding="utf-8")
     text.answer(str(out))

@@ -176,7 +176,7 @@ def _with_xfuser(chosen: Recipe, plan: Plan, outputs: Outputs, dry_run: bool, qu
 
 
 def _prompt_missing(plan: Plan) -> RequestError:
-    return RequestError(
+    return RequestError.told(
         "prompt-missing",
         f"--prompt is missing; the plan is legal ({text.ranks(plan.world_size)}), say what the clip shows",
         tries=[{"p": plan.facts.defaults.example}],

@@ -113,7 +113,7 @@ def quantity(flag: str, given: str, units: dict[str, float], example: str) -> fl
     """Read "40GB" or "20m". Raises RequestError (quantity)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", given)
     if match is None or match[2].lower() not in units or float(match[1]) <= 0:
-        raise RequestError("quantity", f"{flag} {given} is no amount above 0; write it as in {flag} {example}")
+        raise RequestError.told("quantity", f"{flag} {given} is no amount above 0; write it as in {flag} {example}")
     return float(match[1]) * units[match[2].lower()]
 
 

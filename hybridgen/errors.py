@@ -1,16 +1,137 @@
-"""What a user is told when a request cannot be, or a run failed."""
+"""What a user is told when a request cannot be served, or a run failed: data, rendered in one place. No torch."""
 
 from __future__ import annotations
 
+import difflib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 Change = Mapping[str, str | None]
 """Flags to set in a command, without dashes; None takes a flag away, "" is a flag without a value.
 
 {"ulysses": "8", "ring": None, "dry-run": ""}
 """
+
+
+class Place(NamedTuple):
+    """A place in a file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class RequestError(ValueError):
+    """A request that cannot be served as asked (exit code 2). Nothing has been started or loaded.
+
+    Its parts are data; `message` and `lines()` are the only places that make sentences of them.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        flag: str,
+        value: object,
+        problem: str,
+        nearest: Sequence[object] | str = (),
+        tries: Iterable[Change | str] | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """
+        rule: id of the broken rule, as `hybridgen explain` takes it.
+        flag: the flag without dashes ("ulysses"), or a key of the file at `place` ("request.size"); "" for neither.
+        value: what was given; None where nothing was.
+        problem: what is wrong, as a clause that follows "FLAG VALUE: ".
+        nearest: legal values of the flag, the closest first; or a phrase that says what to use instead.
+        tries: changes of flags, or whole commands, to try; by default the flag with the first of `nearest`.
+        place: where in a file the key stands.
+        """
+        nearest = nearest if isinstance(nearest, str) else tuple(nearest)
+        if tries is None:
+            tries = [{flag: str(nearest[0])}] if flag and nearest and not isinstance(nearest, str) else []
+        super().__init__(rule, flag, value, problem, nearest, tuple(tries), place)
+        self.rule, self.flag, self.value, self.problem = rule, flag, value, problem
+        self.nearest, self.tries, self.place = nearest, tuple(tries), place
+        self.why = ""
+
+    @classmethod
+    def told(cls, rule: str, message: str, why: str = "", tries: Iterable[Change | str] = ()) -> RequestError:
+        """An error whose message is a sentence already."""
+        error = cls(rule, "", None, message, (), tries)
+        error.why = why
+        return error
+
+    @classmethod
+    def of(cls, violation: Violation) -> RequestError:
+        """A broken rule as an error; the first of the nearest settings is what to try."""
+        return cls.told(violation.rule, violation.message, violation.why, violation.nearest[:1])
+
+    @property
+    def subject(self) -> str:
+        """What the problem is with: "--ulysses 6", or "my.yaml:3:5: request.size 81" for a key of a file."""
+        name = "" if not self.flag else self.flag if self.place else _flag(self.flag)
+        words = " ".join(part for part in (name, "" if self.value is None else str(self.value)) if part)
+        return ": ".join(part for part in (str(self.place) if self.place else "", words) if part)
+
+    @property
+    def complaint(self) -> str:
+        """The message without what to use instead: "--ulysses 6: does not divide the 40 heads of wan2.2"."""
+        return f"{self.subject}: {self.problem}" if self.subject else self.problem
+
+    @property
+    def message(self) -> str:
+        """The first line: "--ulysses 6: does not divide the 40 heads of wan2.2; nearest: 5, 8"."""
+        if not self.nearest:
+            return self.complaint
+        if isinstance(self.nearest, str):
+            return f"{self.complaint}; nearest: {self.nearest}"
+        values: Sequence[Any] = self.nearest
+        if all(isinstance(value, int) for value in values):
+            values = sorted(values)
+        return f"{self.complaint}; nearest: {', '.join(map(str, values))}"
+
+    def __str__(self) -> str:
+        return self.message
+
+    def changed(self, **parts: Any) -> RequestError:
+        """The same error with some parts replaced, as dataclasses.replace() does."""
+        names = ("rule", "flag", "value", "problem", "nearest", "tries", "place")
+        return RequestError(**{name: parts.get(name, getattr(self, name)) for name in names})
+
+    def commands(self, command: Sequence[str] = ()) -> list[str]:
+        """What to try, as whole commands; `command` is what the user typed, as words."""
+        return [t if isinstance(t, str) else shlex.join(changed(list(command), t)) for t in self.tries]
+
+    def lines(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> list[str]:
+        """What is printed: a first line that says it all, then at most one why: and the try: lines.
+
+        `reasons` are the reasons of rules, by id.
+        """
+        why = self.why or (reasons or {}).get(self.rule, "")
+        return [
+            f"error[{self.rule}]: {self.message}",
+            *([f"  why:  {why}"] if why else []),
+            *(f"  try:  {line}" for line in self.commands(command)),
+        ]
+
+    def as_data(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The same as data, for --json; absent parts are null or empty."""
+        return {
+            "rule": self.rule,
+            "flag": self.flag or None,
+            "value": None if self.value is None else str(self.value),
+            "problem": self.problem,
+            "nearest": self.nearest if isinstance(self.nearest, str) else [str(value) for value in self.nearest],
+            "tries": self.commands(command),
+            "place": self.place and self.place._asdict(),
+            "message": self.message,
+            "why": self.why or (reasons or {}).get(self.rule),
+        }
 
 
 @dataclass(frozen=True)
@@ -24,30 +145,9 @@ class Violation:
     why: str = ""
 
 
-class RequestError(ValueError):
-    """The request cannot be served as asked (exit code 2); nothing has been started or loaded.
-
-    `tries` are what to try: a change of flags, which the command line shows as the user's own command with it, or
-    a whole command.
-    """
-
-    def __init__(self, rule: str, message: str, why: str = "", tries: Iterable[Change | str] = ()) -> None:
-        super().__init__(message)
-        self.rule, self.message, self.why, self.tries = rule, message, why, tuple(tries)
-
-    @classmethod
-    def of(cls, violation: Violation) -> RequestError:
-        """A broken rule as an error; the first of the nearest settings is what to try."""
-        return cls(violation.rule, violation.message, violation.why, violation.nearest[:1])
-
-    def lines(self, command: list[str] | None = None) -> list[str]:
-        """The whole message: a first line that says it all, then at most one why: and the try: lines.
-
-        `command` is what the user typed, as words; without it a change of flags stands alone.
-        """
-        why = [f"  why:  {self.why}"] if self.why else []
-        tries = [t if isinstance(t, str) else shlex.join(changed(command or [], t)) for t in self.tries]
-        return [f"error[{self.rule}]: {self.message}", *why, *(f"  try:  {line}" for line in tries)]
+def did_you_mean(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known words that are spelled most like this one, closest first; at most `count`."""
+    return difflib.get_close_matches(word, list(known), count, cutoff)
 
 
 def changed(command: list[str], change: Change) -> list[str]:

@@ -21,8 +21,8 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import KERNELS
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.price import memory
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
-from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 from tests.support.live_bytes import LiveBytes
 from tests.test_known import blocks, transformer

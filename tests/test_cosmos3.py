@@ -24,8 +24,8 @@ from hybridgen.models.wan import vae as wan_vae
 from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.kernels import select
 from hybridgen.planner.price.memory import terms
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
-from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion.run import Buffers
 from hybridgen.strategies.ulysses import run as ulysses

@@ -17,8 +17,8 @@ from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.price import compute, memory
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
-from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 
 PAGE = Path(__file__).parent.parent / "docs" / "planner.md"

@@ -25,8 +25,8 @@ from hybridgen.errors import RequestError
 from hybridgen.models.wan.image import WanPictures
 from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.traffic import SETUP, by_strategy
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Recipe, Request
-from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 from tests.support.checkpoints import Case, job_of
 from tests.support.ranks import run_ranks

@@ -128,7 +128,9 @@ def plan(
 def facts_of(recipe: Recipe, own: Path | None, heads: int | None) -> ModelFacts:
     """The model's facts, with other heads if asked for. Raises RequestError."""
     if own is not None and recipe.model is not None:
-        raise RequestError("model-facts", f"--model {recipe.model} and --model-facts {own} name two models; give one")
+        raise RequestError.told(
+            "model-facts", f"--model {recipe.model} and --model-facts {own} name two models; give one"
+        )
     if own is not None:
         from hybridgen.planner.facts_file import read
 
@@ -152,21 +154,21 @@ def counts(
     if gpus is None:
         some = str(8 * (nodes or 1))
         message = f"--gpus is missing: how many GPUs are there? nearest: --gpus {some}"
-        raise RequestError("gpus", message, tries=[{"gpus": some}])
+        raise RequestError.told("gpus", message, tries=[{"gpus": some}])
     if gpus > MAX_RANKS:
-        raise RequestError("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
+        raise RequestError.told("gpus", f"{gpus} GPUs are more than {MAX_RANKS}; nearest: {MAX_RANKS}")
     if nodes is not None:
         near = nodes * (per_node or max(round(gpus / nodes), 1))
         if gpus != near:
             hosts = f"--nodes {nodes}" + (f" x --gpus-per-node {per_node}" if per_node else "")
             message = f"--gpus {gpus} cannot be spread over {hosts}; nearest: {near}"
-            raise RequestError("gpus", message, tries=[{"gpus": str(near)}])
+            raise RequestError.told("gpus", message, tries=[{"gpus": str(near)}])
         per_node = gpus // nodes
     elif per_node is not None and gpus > per_node:
         share = spread(gpus, per_node)
         if share.even and share.each < per_node:
             message = f"--gpus-per-node {per_node} does not divide {gpus} GPUs; nearest: {share.each}"
-            raise RequestError("gpus", message, tries=[{"gpus-per-node": str(share.each)}])
+            raise RequestError.told("gpus", message, tries=[{"gpus-per-node": str(share.each)}])
     return gpus, per_node
 
 
@@ -180,7 +182,7 @@ def with_counts(error: RequestError, count: int, gpus: int | None, nodes: int | 
             tries.append({**change, **({} if nodes else {"gpus": str(count)})})
         else:
             tries.append({**change, **({"nodes": None, "gpus-per-node": str(count // nodes)} if nodes else {})})
-    return RequestError(error.rule, error.message, error.why, tries)
+    return RequestError.told(error.rule, error.message, error.why, tries)
 
 
 @dataclass
@@ -199,7 +201,7 @@ class Page:
 
     def __post_init__(self) -> None:
         if self.top is not None and self.top < 1:
-            raise RequestError("top", f"--top {self.top} shows nothing; nearest: 1", tries=[{"top": "1"}])
+            raise RequestError.told("top", f"--top {self.top} shows nothing; nearest: 1", tries=[{"top": "1"}])
         best_kinds = kinds(self.found.candidates, self.top or TOP)
         self.shown = list(self.found.candidates) if self.everything else best_kinds
         self.listed = list(self.found.candidates) if self.top is None else self.shown
@@ -219,7 +221,7 @@ class Page:
         if not 1 <= number <= len(self.shown):
             near = min(max(number, 1), len(self.shown))
             message = f"--explain {number}: the table has {len(self.shown)} plans; nearest: {near}"
-            raise RequestError("explain", message, tries=[{"explain": str(near)}])
+            raise RequestError.told("explain", message, tries=[{"explain": str(near)}])
         return self.shown[number - 1]
 
     @property
@@ -236,15 +238,17 @@ class Page:
     def save(self, path: Path, candidate: Candidate) -> None:
         """Write the plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
         if why := self.unrunnable:
-            raise RequestError("save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}])
+            raise RequestError.told(
+                "save", f"--save {path}: no recipe can run this plan: {why}", tries=[{"save": None}]
+            )
         if path.exists():
             free = free_name(path, path.suffix)
             message = f"--save {path} exists, and nothing is overwritten; nearest: {free}"
-            raise RequestError("output-exists", message, tries=[{"save": str(free)}])
+            raise RequestError.told("output-exists", message, tries=[{"save": str(free)}])
         try:
             path.write_text(dumps(self.as_recipe(candidate)), encoding="utf-8")
         except OSError as error:
-            raise RequestError("output-folder", f"--save {path} cannot be written: {error.strerror}") from error
+            raise RequestError.told("output-folder", f"--save {path} cannot be written: {error.strerror}") from error
 
     def as_recipe(self, candidate: Candidate) -> Recipe:
         model = self.recipe.model or self.facts.name

@@ -38,18 +38,18 @@ def draw(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RequestError(
+        raise RequestError.told(
             "plot", "--plot needs matplotlib, which is not installed", tries=["pip install matplotlib"]
         ) from error
     if path.exists():
         near = str(free_name(path, path.suffix))
         message = f"--plot {path} exists, and nothing is overwritten; nearest: {near}"
-        raise RequestError("output-exists", message, tries=[{"plot": near}])
+        raise RequestError.told("output-exists", message, tries=[{"plot": near}])
     figure = Figure(figsize=(12, 5.2), layout="constrained")
     if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
         near = str(free_name(path.with_suffix(".png"), ".png"))
         message = f"--plot {path} names no kind of picture that matplotlib writes; nearest: {near}"
-        raise RequestError("output-format", message, tries=[{"plot": near}])
+        raise RequestError.told("output-format", message, tries=[{"plot": near}])
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _scaling(left, widths)
     _times(right, shown[:BARS])
@@ -61,7 +61,7 @@ def draw(
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:
-        raise RequestError("output-folder", f"--plot {path} cannot be written: {error.strerror}") from error
+        raise RequestError.told("output-folder", f"--plot {path} cannot be written: {error.strerror}") from error
 
 
 def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:

@@ -7,78 +7,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from hybridgen.errors import RequestError
-from hybridgen.models import known
-from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
+from hybridgen.recipe import clip
 from hybridgen.recipe.fields import Request
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v")
+
 RULES = {
     "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
     "video": "Videos are read through ffmpeg: mp4, mov, webm and others. Their frame rate changes nothing.",
-    "image-missing": "A checkpoint that was trained to continue a picture or a video knows no clip without one; some "
-    "need the last picture, too.",
-    "image-unused": "Checkpoints for text alone have no input for a picture; others make it the first frame of a clip.",
-    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
-    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
-    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
-    "video-frames": "The frames that are taken over from a video are part of the clip, and some must be left to make.",
 }
-
-
-def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
-    """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
-    if request.image is not None and not facts.image:
-        made = "pictures" if facts.one_frame else "clips"
-        message = f"--image {request.image} is no use: {facts.name} makes {made} from text alone"
-        message += _models_that_take("image", facts)
-        raise RequestError("image-unused", message, RULES["image-unused"], [{"image": None}])
-    if request.image is not None and facts.image == "may" and frames == 1:
-        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
-        near = str(1 + facts.vae.stride_time)
-        raise RequestError("image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}])
-    if request.last_image is not None and not facts.last_image:
-        message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
-        message += _models_that_take("last_image", facts)
-        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    if facts.last_image == "must" and frames == 1:
-        near = str(1 + facts.vae.stride_time)
-        message = f"--frames 1 has no room for the last picture that {facts.name} needs; nearest: {near}"
-        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"frames": near}])
-    if request.last_image is not None and frames == 1:
-        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
-        raise RequestError("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
-    image, last_image = facts.image == "must", facts.last_image == "must"
-    return image or request.image is not None, last_image or request.last_image is not None
-
-
-def _models_that_take(what: str, facts: ModelFacts) -> str:
-    """The end of a message: known models of the same family that take a picture ("image"), or a last one
-    ("last_image"). diffusers' pipeline classes of a family begin alike."""
-    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
-    names = [model.name for model in family if getattr(model, what)]
-    return f"; nearest: --model {', '.join(names)}" if names else ""
-
-
-def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
-    """Whether the clip continues a given video; the file is not read.
-
-    Raises RequestError: video-unused, video-and-image, video-frames.
-    """
-    if request.video is None:
-        return False
-    if not facts.video:
-        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
-        raise RequestError("video-unused", message, RULES["video-unused"], [{"video": None}])
-    if request.image is not None:
-        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
-        raise RequestError("video-and-image", message, RULES["video-and-image"], [{"image": None}])
-    if frames < facts.video_frames:
-        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
-        message += f"--video {request.video}; nearest: {facts.video_frames}"
-        raise RequestError("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
-    return True
 
 
 def check_pictures(plan: Plan, request: Request) -> None:
@@ -95,7 +34,9 @@ def check_pictures(plan: Plan, request: Request) -> None:
     ):
         if needed and given is None:
             message = f"--{flag} is missing: {facts.name} makes clips {what}"
-            raise RequestError("image-missing", message, RULES["image-missing"], [{flag.split()[0]: "picture.png"}])
+            raise RequestError.told(
+                "image-missing", message, clip.RULES["image-missing"], [{flag.split()[0]: "picture.png"}]
+            )
 
 
 def picture_of(request: Request, name: str) -> Path | None:
@@ -116,7 +57,7 @@ def picture_of(request: Request, name: str) -> Path | None:
             reason = "it is a video; nearest: one frame of it, or --video where the model continues videos"
         else:
             reason = f"it is no picture that can be read ({error})"
-        raise RequestError("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
+        raise RequestError.told("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
     return path
 
 
@@ -132,19 +73,19 @@ def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
         count = _count_frames(path)
     except (OSError, RuntimeError) as error:
         reason = "no video that can be read" if path.exists() else "no such file"
-        raise RequestError("video", f"--video {request.video} is {reason}", RULES["video"]) from error
+        raise RequestError.told("video", f"--video {request.video} is {reason}", RULES["video"]) from error
     if count < max(facts.video_frames, 1):
         frames = f"{count} frame{'s' * (count != 1)}"
         message = f"--video {request.video} has {frames}, and {facts.name} takes over {facts.video_frames or 1}"
         near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
-        raise RequestError("video", f"{message}; nearest: {near}", RULES["video"])
+        raise RequestError.told("video", f"{message}; nearest: {near}", RULES["video"])
     encoded = facts.encoded_frames(plan.clip.frames, False, count)
     if encoded >= plan.clip.frames:
         message = f"--video {request.video} fills all {plan.clip.frames} frames of the clip, which leaves nothing to "
         near = str(encoded + 4 * facts.vae.stride_time)
         tries = [{"frames": near}]
         message += f"make; nearest: --frames {near}, or a shorter video"
-        raise RequestError("video-frames", message, RULES["video-frames"], tries)
+        raise RequestError.told("video-frames", message, clip.RULES["video-frames"], tries)
     return path, replace(plan, clip=replace(plan.clip, encoded_frames=encoded))
 
 

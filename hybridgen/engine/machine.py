@@ -29,7 +29,7 @@ def device_of(asked: str | None) -> str:
 
     present = torch.cuda.is_available()
     if asked == "cuda" and not present:
-        raise RequestError("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
+        raise RequestError.told("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
     return "cuda" if present else "cpu"
 
 
@@ -61,7 +61,7 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
         gpus = place.world if place else count_gpus() if here == "cuda" else None
     if gpus is None:
         message = "--auto needs --gpus: this machine has no GPUs to count, and CPU ranks are as many as you like"
-        raise RequestError("gpus", message, tries=[{"gpus": "2"}])
+        raise RequestError.told("gpus", message, tries=[{"gpus": "2"}])
     check_count("gpus", gpus)
     hardware = find(machine) if machine else machine_of(device_name(here))
     return *fill(recipe, gpus, hardware), hardware
@@ -69,7 +69,7 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
 
 def hardware_unused(machine: str) -> RequestError:
     """Where a machine is named and the planner has nothing to choose."""
-    return RequestError(
+    return RequestError.told(
         "hardware-unused",
         f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
         "nearest: without it, or with --auto --gpus N",
@@ -95,7 +95,7 @@ def check_machine(plan: Plan, device: str) -> None:
     if device == "cuda":
         count = count_gpus()
         if world > count:
-            raise RequestError(
+            raise RequestError.told(
                 "gpus-present",
                 f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
                 "or more machines under torchrun or srun",
@@ -105,7 +105,7 @@ def check_machine(plan: Plan, device: str) -> None:
     needed = sum(peak(plan, rank) for rank in range(world))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
-        raise RequestError(
+        raise RequestError.told(
             "memory",
             f"this machine has no {'GPU' if world == 1 else f'{world} GPUs'} for the plan, and {plan.facts.name} "
             f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs; nearest: --model demo",
@@ -117,7 +117,7 @@ def _other_world(plan: Plan, world: int) -> RequestError:
     """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
     close = nearest_plans(plan, world, 1)
     dropped = dict.fromkeys(("usp", "patches", "warmup", "order"), None)
-    return RequestError(
+    return RequestError.told(
         "world-size",
         f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees}); "
         f"nearest: start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close),

@@ -68,11 +68,13 @@ def check_outputs(
             _check_folder(name, path)
             if path.is_dir() or (path.exists() and not outputs.overwrite):
                 what = "is a folder; give" if path.is_dir() else "exists; give --overwrite to replace it, or"
-                raise RequestError("output-exists", f"--{name} {path} {what} another name")
+                raise RequestError.told("output-exists", f"--{name} {path} {what} another name")
             if any(other is not None and path.exists() and path.samefile(other) for other in given):
-                raise RequestError("output-given", f"--{name} {path} is what the clip starts from; give another name")
+                raise RequestError.told(
+                    "output-given", f"--{name} {path} is what the clip starts from; give another name"
+                )
     if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
-        raise RequestError(
+        raise RequestError.told(
             "output-twice", f"--out and --preview are both {video}; nearest: one of them", tries=[{"preview": None}]
         )
 
@@ -80,7 +82,7 @@ def check_outputs(
 def _check_ending(name: str, path: Path, legal: tuple[str, ...]) -> None:
     if path.suffix.lower() not in legal:
         near = str(path.with_suffix(legal[0])) if path.name else f"clip{legal[0]}"
-        raise RequestError(
+        raise RequestError.told(
             "output-format", f"--{name} {path} must end in {' or '.join(legal)}; nearest: {near}", tries=[{name: near}]
         )
 
@@ -89,7 +91,7 @@ def _check_folder(name: str, path: Path) -> None:
     """Try to write beside the file."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise RequestError(
+        raise RequestError.told(
             "output-folder",
             f"--{name} {path}: the folder {path.parent} does not exist",
             tries=[f"mkdir -p {shlex.quote(str(path.parent))}"],
@@ -99,4 +101,4 @@ def _check_folder(name: str, path: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise RequestError("output-folder", f"--{name} {path} cannot be written: {error.strerror}") from error
+        raise RequestError.told("output-folder", f"--{name} {path} cannot be written: {error.strerror}") from error

@@ -30,7 +30,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     video = outputs.video or default_name(request.prompt, seed, endings(plan.clip.frames)[0])
     for text in (request.prompt, request.negative_prompt or ""):
         if text.encode("utf-8", "ignore").decode() != text:
-            raise RequestError("prompt", "the prompt is not valid UTF-8")
+            raise RequestError.told("prompt", "the prompt is not valid UTF-8")
     check_pictures(plan, request)
     image = last_image = given = None
     if environment.speaks():  # the other ranks of a joined job take rank 0's files, and may be where they are not
@@ -39,7 +39,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         check_outputs(outputs, video, endings(plan.clip.frames), (image, last_image, given))
         if plan.facts.guarded:
             guardrail.check_installed(plan.facts.name)
-            guardrail.check_outputs(plan.facts.name, outputs)
+            guardrail.check_outputs(plan.facts.name, outputs.latents)
     device = device_of(recipe.runtime.device)
     merged = plan.degrees.cp > 1
     kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)

@@ -26,4 +26,4 @@ def refuse(engine: str, plan: Plan, lacks: dict[str, bool], nearest: str = "", t
     if faults:
         hint = f"; nearest: {nearest}" if nearest else ""
         message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"
-        raise RequestError("engine-lacks", message, tries=tries)
+        raise RequestError.told("engine-lacks", message, tries=tries)

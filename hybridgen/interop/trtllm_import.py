@@ -65,7 +65,7 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     content = _sections(file)
     name = model or content.get("model")
     if not name:
-        raise RequestError("import-model", f"{file} names no model; give it", tries=[{"model": "wan2.2"}])
+        raise RequestError.told("import-model", f"{file} names no model; give it", tries=[{"model": "wan2.2"}])
     parallel, left_out = _parallel(content.get("parallel_config") or {}, file)
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
@@ -91,16 +91,16 @@ def _sections(file: Path) -> dict[str, Any]:
     try:
         document = yaml_file.read(file)
     except yaml_file.Unreadable as error:
-        raise RequestError("import-unreadable", f"{file}{error.at} {error.problem}") from error
+        raise RequestError.told("import-unreadable", f"{file}{error.at} {error.problem}") from error
     found = document.content
     if not isinstance(found, dict):
-        raise RequestError("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
+        raise RequestError.told("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
     where = dict(yaml_file.places(document.node))
     _known(map(str, found), {*SECTIONS, *TOP, *OLDER_TOP}, "", where, file)
     content = {SECTIONS.get(str(name), str(name)): value for name, value in found.items()}
     for name, value in content.items():
         if name.endswith("_config") and not isinstance(value or {}, dict):
-            raise RequestError("import-value", f"{file}: {name} is {value!r} and must hold keys of its own")
+            raise RequestError.told("import-value", f"{file}: {name} is {value!r} and must hold keys of its own")
     for section in {"parallel", "parallel_config"} & found.keys():
         names = [name for name in map(str, found[section] or ()) if not _is_foreign(name)]
         known = {*DEGREES, *OTHER_PARALLEL}
@@ -118,14 +118,16 @@ def _known(keys: Iterable[str], known: set[str], path: str, where: dict[str, tup
             close = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {close[0]}?" if close else "neither generation of VisualGen has it"
             line, column = where[path + name]
-            raise RequestError("import-key", f"{file}:{line}:{column}: unknown key {path}{name}; {hint}")
+            raise RequestError.told("import-key", f"{file}:{line}:{column}: unknown key {path}{name}; {hint}")
 
 
 def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
     """The degrees, under the names of either generation, and what was left out."""
     for name, value in given.items():
         if _is_foreign(name) and value != 1:
-            raise RequestError("import-foreign", f"{file}: {name} is {value}; hybridgen has no such split, nearest: 1")
+            raise RequestError.told(
+                "import-foreign", f"{file}: {name} is {value}; hybridgen has no such split, nearest: 1"
+            )
     own = {name.removeprefix("dit_"): value for name, value in given.items() if not _is_foreign(name)}
     degrees = {here: _whole(own[there], there, file) for there, here in DEGREES.items() if there in own}
     rows, columns = _grid(own, file)
@@ -143,13 +145,13 @@ def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
 def _grid(own: dict[str, Any], file: Path) -> tuple[int, int]:
     pair = own.get("attn2d_size", [own.get("attn2d_row_size", 1), own.get("attn2d_col_size", 1)])
     if not isinstance(pair, list) or len(pair) != 2:
-        raise RequestError("import-value", f"{file}: attn2d_size is {pair!r} and must be [rows, columns]")
+        raise RequestError.told("import-value", f"{file}: attn2d_size is {pair!r} and must be [rows, columns]")
     return _whole(pair[0], "attn2d_size", file), _whole(pair[1], "attn2d_size", file)
 
 
 def _whole(value: Any, name: str, file: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RequestError("import-value", f"{file}: {name} is {value!r} and must be a whole number of 1 or more")
+        raise RequestError.told("import-value", f"{file}: {name} is {value!r} and must be a whole number of 1 or more")
     return value
 
 

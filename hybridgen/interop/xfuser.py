@@ -57,11 +57,15 @@ def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
     xdit.arguments(recipe, plan)
     for name in ("latents", "report", "preview"):
         if (path := getattr(outputs, name)) is not None:
-            raise RequestError("engine-output", f"--{name} {path}: xDiT writes the video only", tries=[{name: None}])
+            raise RequestError.told(
+                "engine-output", f"--{name} {path}: xDiT writes the video only", tries=[{name: None}]
+            )
     if environment.place() is not None:
-        raise RequestError("engine-place", "--engine xfuser starts its own ranks; start it without torchrun or srun")
+        raise RequestError.told(
+            "engine-place", "--engine xfuser starts its own ranks; start it without torchrun or srun"
+        )
     if not is_installed("xfuser"):
-        raise RequestError(
+        raise RequestError.told(
             "engine-missing", "--engine xfuser needs the module xfuser", tries=["pip install 'hybridgen[xfuser]'"]
         )
 

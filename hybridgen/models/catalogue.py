@@ -38,7 +38,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     the network: an unknown hub id is looked for in the local hub cache only.
     """
     if revision is not None and (name == "demo" or name.startswith(TINY) or Path(name).is_dir()):
-        raise RequestError(
+        raise RequestError.told(
             "revision",
             f"--revision {revision} is a commit of the hub, and --model {name} is a folder here",
             tries=[{"revision": None}],
@@ -56,7 +56,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         return replace(from_folder(cached), name=name, source=name, revision=revision)
     close = difflib.get_close_matches(name, names(), n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names()[:4])}"
-    raise RequestError(
+    raise RequestError.told(
         "unknown-model",
         f"--model {name} is no known model, downloaded hub id, or folder in diffusers layout; {hint}",
         tries=[{"model": close[0] if close else "demo"}],
@@ -68,7 +68,7 @@ def _tiny(name: str) -> ModelFacts:
     kind = KINDS.get(name.removeprefix(TINY))
     if kind is None:
         known = [TINY + kind for kind in KINDS]
-        raise RequestError(
+        raise RequestError.told(
             "unknown-model",
             f"--model {name} is no tiny checkpoint; there are {', '.join(known)}",
             tries=[{"model": (difflib.get_close_matches(name, known, n=1) or known)[0]}],

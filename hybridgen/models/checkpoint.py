@@ -41,7 +41,7 @@ def from_folder(path: Path) -> ModelFacts:
     except RequestError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, struct.error) as error:
-        raise RequestError(
+        raise RequestError.told(
             "unreadable-model",
             f"--model {path}: its files do not hold what they should ({type(error).__name__}: {error})",
         ) from error
@@ -53,15 +53,17 @@ def _read(folder: Folder) -> ModelFacts:
     pipeline = str(index.get("_class_name"))
     if pipeline in cosmos_facts.NOT_RUN:
         reason = cosmos_facts.NOT_RUN[pipeline]
-        raise RequestError("unsupported-pipeline", f"--model {path} holds a {pipeline}, which cannot be run: {reason}")
+        raise RequestError.told(
+            "unsupported-pipeline", f"--model {path} holds a {pipeline}, which cannot be run: {reason}"
+        )
     if pipeline not in PIPELINES:
-        raise RequestError(
+        raise RequestError.told(
             "unsupported-pipeline",
             f"--model {path} holds a {pipeline}; this version runs {', '.join(PIPELINES)} checkpoints",
         )
     scheduler = index["scheduler"][1]
     if scheduler not in SCHEDULERS:
-        raise RequestError(
+        raise RequestError.told(
             "unsupported-scheduler",
             f"--model {path} steps with {scheduler}; this version knows {' and '.join(SCHEDULERS)}",
             "A scheduler must act on every number alone, since each rank steps its own part of the latents.",

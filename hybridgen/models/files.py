@@ -25,13 +25,13 @@ class Folder:
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RequestError(
+            raise RequestError.told(
                 "unreadable-model",
                 f"--model {self.path}: cannot read {name} ({type(error).__name__}); "
                 "a folder in diffusers layout with model_index.json is needed",
             ) from error
         if not isinstance(content, dict):
-            raise RequestError("unreadable-model", f"--model {self.path}: {name} holds no keys")
+            raise RequestError.told("unreadable-model", f"--model {self.path}: {name} holds no keys")
         return content
 
     def params(self, component: str) -> int:

@@ -45,7 +45,7 @@ def local_folder(facts: ModelFacts) -> Path:
     try:
         return Path(snapshot_download(source, revision=facts.revision, allow_patterns=patterns))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise RequestError(
+        raise RequestError.told(
             "model-unavailable",
             f"--model {source} is not on this machine and cannot be fetched from the hub ({type(error).__name__})",
             why=str(error).strip().splitlines()[0] if str(error).strip() else "",

@@ -145,7 +145,7 @@ def check(pipeline: str, transformer: Any) -> None:
 
     for seams in (EVERY, BY_PIPELINE.get(pipeline, Seams())):
         for missing in [*_missing_calls(seams), *_missing_parts(seams, transformer)]:
-            raise RequestError(
+            raise RequestError.told(
                 "diffusers-changed",
                 f"diffusers {diffusers.__version__} has no {missing}, which hybridgen builds on; nearest: {TESTED}",
                 tries=(f"pip install diffusers=={TESTED}",),

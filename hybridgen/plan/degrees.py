@@ -80,7 +80,7 @@ def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2", retry: 
     pair = (int(match[1]), int(match[2])) if match else (0, 0)
     if min(pair) < 1:
         message = f"{flag} {text} is not {meaning}; write it as in {flag} {example}"
-        raise RequestError("degree-format", message, tries=[{retry: example}] if retry else [])
+        raise RequestError.told("degree-format", message, tries=[{retry: example}] if retry else [])
     return pair
 
 

@@ -137,7 +137,7 @@ def select(
         names = [k.name for k in fitting if not k.package or installed(k.package)]
         use = f"; use {_either(names)}" if names else ""
         tries = [{"attention": other} for other in names[:2]]
-        return RequestError(rule, f"--attention {name} {fault}{use}", tries=tries)
+        return RequestError.told(rule, f"--attention {name} {fault}{use}", tries=tries)
 
     if merged and not kernels[0].lse:
         raise refuse("attention-lse", "returns no log-sum-exp, which merging (--ring, --attn2d) needs")
@@ -170,7 +170,7 @@ def _named(name: str) -> Kernel:
         if kernel.name == name:
             return kernel
     names = ["auto", *(k.name for k in KERNELS)]
-    raise RequestError("attention-unknown", f"--attention {name} is not a kernel; use {_either(names)}")
+    raise RequestError.told("attention-unknown", f"--attention {name} is not a kernel; use {_either(names)}")
 
 
 def _either(names: list[str]) -> str:

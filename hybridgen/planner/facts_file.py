@@ -11,9 +11,9 @@ from hybridgen.plan.degrees import divisors, nearest, parse_pair
 from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
 from hybridgen.plan.plan import ITEMSIZE
 from hybridgen.recipe import key_file
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.recipe.key_file import KeyFile, Numbers
-from hybridgen.recipe.resolve import clip_of
 
 OF_MODEL = {key: key for key in ("name", "experts", "text_tokens", "text_params")}
 OF_TRANSFORMER = {f.name: f.name for f in fields(TransformerFacts) if f.name != "given_params"}

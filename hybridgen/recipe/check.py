@@ -111,7 +111,7 @@ def fixed(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     recipe = compose(file, [], {})
     if (line := _late_comment(text)) is not None:
-        raise RequestError("recipe-comment", f"{file}:{line}: this comment would be lost")
+        raise RequestError.told("recipe-comment", f"{file}:{line}: this comment would be lost")
     return header(text) + dumps(recipe)
 
 

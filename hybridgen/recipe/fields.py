@@ -196,14 +196,14 @@ def _setting(text: str) -> dict[str, Any]:
 
     path, equals, value = text.partition("=")
     if not equals:
-        raise RequestError("recipe-key", f"--set {text} is not KEY=VALUE; write it as in --set request.steps=20")
+        raise RequestError.told("recipe-key", f"--set {text} is not KEY=VALUE; write it as in --set request.steps=20")
     kinds = {f"{section}.{name}" if section else name: str(item.type) for section, name, item in options()}
     try:
         is_text = "str" in kinds.get(path, "") and "list" not in kinds.get(path, "")
         parsed = OmegaConf.create({"value": value}) if is_text else OmegaConf.from_dotlist([f"value={value}"])
         found = OmegaConf.to_container(parsed)
     except Exception as error:  # noqa: BLE001 - whatever the parser makes of a user's text
-        raise RequestError("recipe-value", f"--set {text}: the value is not YAML") from error
+        raise RequestError.told("recipe-value", f"--set {text}: the value is not YAML") from error
     assert isinstance(found, dict)
     nested: Any = found["value"]
     for key in reversed(path.split(".")):
@@ -217,14 +217,14 @@ def read(file: Path) -> dict[str, Any]:
     try:
         document = yaml_file.read(file)
     except yaml_file.Unreadable as error:
-        raise RequestError("recipe-unreadable", f"--recipe {file}{error.at} {error.problem}") from error
+        raise RequestError.told("recipe-unreadable", f"--recipe {file}{error.at} {error.problem}") from error
     found = document.content
     if not isinstance(found, dict):
-        raise RequestError("recipe-unreadable", f"--recipe {file} holds no keys; it starts with model: NAME")
+        raise RequestError.told("recipe-unreadable", f"--recipe {file} holds no keys; it starts with model: NAME")
     if found.get("schema", SCHEMA) != SCHEMA:
-        raise RequestError("recipe-schema", f"{file} has schema {found['schema']}; this version reads {SCHEMA}")
+        raise RequestError.told("recipe-schema", f"{file} has schema {found['schema']}; this version reads {SCHEMA}")
     for line, column, fault in wrong_keys(document.node, Recipe):
-        raise RequestError("recipe-key", f"{file}:{line}:{column}: {fault}")
+        raise RequestError.told("recipe-key", f"{file}:{line}:{column}: {fault}")
     return found
 
 
@@ -260,15 +260,15 @@ def fill(target: Any, values: dict[str, Any], where: str, path: str = "") -> Non
     for name, value in values.items():
         key = f"{path}{name}"
         if name not in known:
-            raise RequestError("recipe-key", f"{where}: {_unknown_key(key, list(known))}")
+            raise RequestError.told("recipe-key", f"{where}: {_unknown_key(key, list(known))}")
         current, inner = getattr(target, name), held_by(known[name])
         if is_dataclass(current):
             if not isinstance(value, dict):
-                raise RequestError("recipe-value", f"{where}: {key} is {value!r} and must hold keys of its own")
+                raise RequestError.told("recipe-value", f"{where}: {key} is {value!r} and must hold keys of its own")
             fill(current, value, where, f"{key}.")
         elif inner is not None:
             if not (isinstance(value, list) and all(isinstance(part, dict) for part in value)):
-                raise RequestError("recipe-value", f"{where}: {key} is {value!r} and must be a list of entries")
+                raise RequestError.told("recipe-value", f"{where}: {key} is {value!r} and must be a list of entries")
             setattr(target, name, [inner() for _ in value])
             for number, given in enumerate(value):
                 fill(getattr(target, name)[number], given, where, f"{key}.{number}.")
@@ -283,11 +283,13 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
         return {} if "dict" in kind else None
     if "dict" in kind:
         if not (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
-            raise RequestError("recipe-value", f"{where}: {name} must hold names and text; put numbers in quotes")
+            raise RequestError.told("recipe-value", f"{where}: {name} must hold names and text; put numbers in quotes")
         return {str(k): v for k, v in value.items()}
     if "list" in kind:
         if not isinstance(value, str | list):
-            raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be names separated by commas")
+            raise RequestError.told(
+                "recipe-value", f"{where}: {name} is {value!r} and must be names separated by commas"
+            )
         return value.split(",") if isinstance(value, str) else [str(v) for v in value]
     if "int | str" in kind and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
@@ -296,9 +298,11 @@ def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
         value = value.isoformat()
     fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
     if isinstance(value, bool) or not fits:
-        raise RequestError("recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}")
+        raise RequestError.told("recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}")
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise RequestError("recipe-value", f"{where}: {name} has {len(str(abs(value)))} digits; nearest: {LARGEST}")
+        raise RequestError.told(
+            "recipe-value", f"{where}: {name} has {len(str(abs(value)))} digits; nearest: {LARGEST}"
+        )
     return wanted(value)
 
 

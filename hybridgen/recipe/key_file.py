@@ -31,7 +31,7 @@ class KeyFile:
         while key and key not in self.places:
             key = key.rpartition(".")[0]
         at = ":{}:{}".format(*self.places[key]) if key else ""
-        return RequestError(self.rule, f"{self.flag} {self.path}{at}: {problem}")
+        return RequestError.told(self.rule, f"{self.flag} {self.path}{at}: {problem}")
 
     def unknown(self, key: str, known: Iterable[str]) -> RequestError:
         """The error of a key that there is not, with the nearest."""
@@ -119,9 +119,9 @@ def read(flag: str, rule: str, path: Path, start: str) -> KeyFile:
     try:
         document = yaml_file.read(path)
     except yaml_file.Unreadable as error:
-        raise RequestError(rule, f"{flag} {path}{error.at} {error.problem}") from error
+        raise RequestError.told(rule, f"{flag} {path}{error.at} {error.problem}") from error
     if not isinstance(document.content, dict):
-        raise RequestError(rule, f"{flag} {path} holds no keys; it starts with {start}")
+        raise RequestError.told(rule, f"{flag} {path} holds no keys; it starts with {start}")
     found = KeyFile(flag, rule, path, document.content, dict(yaml_file.places(document.node)))
     for key, _ in yaml_file.doubled(document.node):
         raise found.fault(key, f"{key} is given twice")

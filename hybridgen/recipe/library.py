@@ -24,7 +24,7 @@ def located(file: Path) -> Path:
         return names[file.name]
     close = [name for name in names if file.name in name] or difflib.get_close_matches(file.name, names, cutoff=0.4)
     hint = f"nearest: {', '.join(close[:3])}" if close else "hybridgen recipes list shows them"
-    raise RequestError(
+    raise RequestError.told(
         "recipe-unreadable",
         f"{file} is no file and no recipe of this package; {hint}",
         tries=["hybridgen recipes list"],

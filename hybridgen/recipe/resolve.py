@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
-from hybridgen.engine.inputs import continues_video, pictures_of
 from hybridgen.errors import RequestError, Violation
 from hybridgen.models import catalogue
 from hybridgen.plan import kernels
 from hybridgen.plan.degrees import AXES, Degrees, divisors, nearest, parse_pair
 from hybridgen.plan.facts import ModelFacts
-from hybridgen.plan.plan import ITEMSIZE, Clip, Plan
-from hybridgen.recipe.fields import Parallel, Recipe, Request, Runtime
+from hybridgen.plan.plan import ITEMSIZE, Plan
+from hybridgen.recipe.clip import clip_of
+from hybridgen.recipe.fields import Parallel, Recipe, Runtime
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.usp import rules as usp
@@ -25,9 +24,6 @@ MAX_RANKS = 65536
 RULES = {
     "gpus-product": "Every rank has one place in the mesh, so the degrees multiply to the number of ranks. The VAE's "
     "ranks are laid over the others and do not count.",
-    "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
-    "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
-    "one-frame": "Text-to-image checkpoints were trained on single frames.",
     "order": "The mesh order names axes, slowest first. `run` needs every axis with more than one rank; with `plan` "
     "the others follow in their usual place.",
 }
@@ -57,7 +53,7 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
         if value is not None and value < 1:
-            raise RequestError("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+            raise RequestError.told("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
     return Plan(
         facts,
         clip_of(recipe.request, facts),
@@ -73,10 +69,10 @@ def check_runtime(runtime: Runtime) -> None:
     if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
         near = [*get_close_matches(runtime.dtype, ITEMSIZE, 1), "bfloat16"][0]
         message = f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}"
-        raise RequestError("dtype", message, tries=[{"dtype": near}])
+        raise RequestError.told("dtype", message, tries=[{"dtype": near}])
     if runtime.device is not None and runtime.device not in DEVICES:
         message = f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}"
-        raise RequestError("device", message, tries=[{"device": None}])
+        raise RequestError.told("device", message, tries=[{"device": None}])
     if runtime.attention is not None:
         kernels.check_name(runtime.attention)
 
@@ -106,7 +102,7 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     close = nearest_plans(plan, gpus)
     dropped = dict.fromkeys((*degrees.named(), "usp", "patches", "warmup", "order"), None)
     names = ", ".join(str(p.degrees) for p in close)
-    return RequestError(
+    return RequestError.told(
         "gpus-product",
         f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
         + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
@@ -128,7 +124,7 @@ def refuse_pipefusion_options(parallel: Parallel) -> None:
     for name in ("patches", "warmup"):
         value = getattr(parallel, name)
         if value is not None:
-            raise RequestError(
+            raise RequestError.told(
                 "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
             )
 
@@ -141,11 +137,13 @@ def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
     given: dict[str, int | tuple[int, int]] = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
         if isinstance(value, int) and value < 1:
-            raise RequestError("degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}])
+            raise RequestError.told(
+                "degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}]
+            )
     if parallel.usp is not None:
         if "ulysses" in given or "ring" in given:
             other = "ulysses" if "ulysses" in given else "ring"
-            raise RequestError(
+            raise RequestError.told(
                 "usp-parts",
                 f"--usp {parallel.usp} and --{other} {given[other]} say the same twice; "
                 "give --usp, or --ulysses and --ring",
@@ -171,116 +169,11 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
             complaint = f"names {name} twice; every axis has one place"
         else:
             continue
-        raise RequestError("order", f"--order {complaint}", RULES["order"], [{"order": near or None}])
+        raise RequestError.told("order", f"--order {complaint}", RULES["order"], [{"order": near or None}])
     if missing:
         complaint = f"leaves out {', '.join(missing)}, which more than one rank shares; nearest: {near}"
-        raise RequestError("order", f"--order {','.join(names)} {complaint}", RULES["order"], [{"order": near}])
+        raise RequestError.told("order", f"--order {','.join(names)} {complaint}", RULES["order"], [{"order": near}])
     return (*names, *(axis for axis in AXES if axis not in names))
-
-
-def clip_of(request: Request, facts: ModelFacts) -> Clip:
-    """Size, frames, steps and guidance, with the model's defaults for what is open. Raises RequestError."""
-    defaults = facts.defaults
-    width, height = defaults.width, defaults.height
-    if request.size is not None:
-        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}", "size")
-    multiple_w, multiple_h = facts.size_multiple
-    if width % multiple_w or height % multiple_h:
-        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
-        raise RequestError(
-            "size",
-            f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
-            f"nearest: {near}",
-            RULES["size"],
-            [{"size": near}],
-        )
-    frames = defaults.frames if request.frames is None else request.frames
-    stride = facts.vae.stride_time
-    if frames < 1 or frames % stride != 1 % stride:
-        low = max((frames - 1) // stride * stride + 1, 1)
-        raise RequestError(
-            "frames",
-            f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
-            f"nearest: {low}, {low + stride}",
-            RULES["frames"],
-            [{"frames": str(low + stride)}],
-        )
-    if facts.one_frame and frames != 1:
-        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
-        raise RequestError("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
-    _check_positions(facts, width, height, frames)
-    steps = defaults.steps if request.steps is None else request.steps
-    if steps < 1:
-        raise RequestError("steps", f"--steps {steps} makes no clip; nearest: 1", tries=[{"steps": "1"}])
-    if request.fps is not None and request.fps < 1:
-        raise RequestError(
-            "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
-        )
-    if request.seed is not None and not 0 <= request.seed < 2**63:
-        raise RequestError(
-            "seed",
-            f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
-        )
-    image, last_image = pictures_of(request, facts, frames)
-    video = continues_video(request, facts, frames)
-    return Clip(
-        width,
-        height,
-        frames,
-        steps,
-        *guidance_of(request, facts),
-        fps=request.fps or defaults.fps,
-        image=image and not video,
-        last_image=last_image,
-        video=video,
-        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
-    )
-
-
-def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:
-    """Raise RequestError (positions) for a clip larger than the model's rotary tables."""
-    _, latent_frames, rows, columns = facts.latent_shape(width, height, frames)
-    limit, (patch_t, patch_h, patch_w) = facts.transformer.max_positions, facts.transformer.patch
-    multiple_w, multiple_h = facts.size_multiple
-    if rows // patch_h > limit or columns // patch_w > limit:
-        near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
-        message = f"--size {width}x{height} is beyond the {limit} positions of {facts.name}; nearest: {near}"
-        raise RequestError("positions", message, tries=[{"size": near}])
-    if latent_frames // patch_t > limit:
-        most = (limit * patch_t - 1) * facts.vae.stride_time + 1
-        message = f"--frames {frames} is beyond the {limit} positions of {facts.name}; nearest: {most}"
-        raise RequestError("positions", message, tries=[{"frames": str(most)}])
-
-
-def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
-    """Guidance of the first and the second expert; the second follows the first unless it is given.
-
-    Raises RequestError (guidance-2) when there is no second expert.
-    """
-    if request.guidance_2 is not None and facts.experts == 1:
-        raise RequestError(
-            "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
-        )
-    defaults = facts.defaults
-    for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
-        if value is not None and not math.isfinite(value):
-            raise RequestError("guidance", f"--{flag} {value} is no scale; nearest: {defaults.guidance:g}")
-    if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
-        raise RequestError(
-            "guidance-2",
-            f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
-            tries=[{"guidance-2": None}],
-        )
-    first, second = defaults.guidance, defaults.guidance_2
-    if request.guidance is not None:
-        first = second = request.guidance
-    if request.guidance_2 is not None:
-        second = request.guidance_2
-    return first, first if second is None else second
-
-
-def _round(value: int, multiple: int) -> int:
-    return max(round(value / multiple), 1) * multiple
 
 
 def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
@@ -290,7 +183,7 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
         close = nearest(heads, divisors(inner))
         complaint = f"does not divide the {inner} channels of attention of {facts.name}"
         message = f"--heads {heads} {complaint}; nearest: {', '.join(map(str, close))}"
-        raise RequestError("heads", message, tries=[{"heads": str(min(close, key=lambda n: abs(n - heads)))}])
+        raise RequestError.told("heads", message, tries=[{"heads": str(min(close, key=lambda n: abs(n - heads)))}])
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 
@@ -299,7 +192,7 @@ def check_count(flag: str, value: int) -> None:
     if not 1 <= value <= MAX_RANKS:
         near = 1 if value < 1 else MAX_RANKS
         message = f"--{flag} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
-        raise RequestError("gpus", message, tries=[{flag: str(near)}])
+        raise RequestError.told("gpus", message, tries=[{flag: str(near)}])
 
 
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:

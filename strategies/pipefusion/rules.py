@@ -25,7 +25,7 @@ def parse(text: str) -> tuple[int, tuple[int, ...]]:
     """(stages, blocks of each) from "4:10,10,10,10", or (stages, ()) from "4". Raises RequestError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(\d+(?:\s*,\s*\d+)*)\s*)?", text)
     if not match:
-        raise RequestError(
+        raise RequestError.told(
             "degree-format",
             f"--pipefusion {text} is not a number of stages; write it as in --pipefusion 4, or with the blocks of "
             "every stage as in --pipefusion 4:9,10,10,11",

@@ -31,8 +31,8 @@ from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.plan.traffic import SETUP, by_strategy
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
-from hybridgen.recipe.resolve import clip_of
 from hybridgen.strategies import registry
 from tests.support import stock
 from tests.support.ranks import run_ranks, without_memory

@@ -45,7 +45,7 @@ def transformer(folder: Folder, index: Config) -> TransformerFacts:
     config = folder.json("transformer/config.json")
     for part in ("extra_pos_embed_type", "img_context_dim_in", "controlnet_block_every_n"):
         if config.get(part):
-            raise RequestError(
+            raise RequestError.told(
                 "unsupported-pipeline",
                 f"the transformer's {part} is {config[part]}; Cosmos Predict 2 and 2.5 have none, and no other is run",
             )

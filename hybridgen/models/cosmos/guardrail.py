@@ -7,15 +7,17 @@ Nothing is written before the frames have been checked, and latents, which would
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridgen.errors import RequestError, RunFailed
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
-    from hybridgen.engine.outputs import Outputs
-    from hybridgen.engine.video import Frames
+    Frames = NDArray[np.uint8]
 
 RULE = "guardrail"
 WHY = (
@@ -28,7 +30,7 @@ PACKAGE = "cosmos_guardrail"
 def check_installed(model: str) -> None:
     """Raise RequestError (guardrail) where the checker's package is missing; nothing is imported."""
     if find_spec(PACKAGE) is None:
-        raise RequestError(
+        raise RequestError.told(
             RULE,
             f"--model {model} is run with NVIDIA's guardrail, and the package {PACKAGE} is not installed",
             WHY,
@@ -36,11 +38,11 @@ def check_installed(model: str) -> None:
         )
 
 
-def check_outputs(model: str, outputs: Outputs) -> None:
+def check_outputs(model: str, latents: Path | None) -> None:
     """Raise RequestError (guardrail) for files that it cannot check."""
-    if outputs.latents is not None:
-        message = f"--latents {outputs.latents} cannot be kept: the guardrail of {model} checks and blurs frames only"
-        raise RequestError(RULE, message, WHY, [{"latents": None}])
+    if latents is not None:
+        message = f"--latents {latents} cannot be kept: the guardrail of {model} checks and blurs frames only"
+        raise RequestError.told(RULE, message, WHY, [{"latents": None}])
 
 
 class Guardrail:

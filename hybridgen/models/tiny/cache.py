@@ -10,7 +10,6 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-import hybridgen
 from hybridgen.errors import RequestError
 
 MAKERS = ("torch", "diffusers", "transformers")
@@ -37,7 +36,7 @@ def checkpoint(name: str) -> Path:
                     raise
     except (OSError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise RequestError(
+        raise RequestError.told(
             "model-unavailable",
             f"--model tiny:{name} cannot be built in {target.parent} ({type(error).__name__}); "
             "nearest: another folder, by XDG_CACHE_HOME",
@@ -49,7 +48,7 @@ def checkpoint(name: str) -> Path:
 def _build(name: str, folder: Path) -> None:
     """In a process of its own: ranks are forked from this one, and threads that torch has started do not survive it."""
     command = [sys.executable, "-m", "hybridgen.models.tiny.build", name, str(folder)]
-    root = Path(hybridgen.__file__).parent.parent
+    root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.getenv("PYTHONPATH"))))}
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
 

@@ -36,7 +36,7 @@ def machine_of(device: str) -> Hardware:
         kind, *rest = name.split("-")
         if kind in words and all(part in words for part in rest if part == "pcie"):
             return MACHINES[name]
-    raise RequestError(
+    raise RequestError.told(
         "unknown-hardware",
         f"{device} is no machine that the planner knows; give --hardware NAME or FILE.yaml, or the degrees",
     )

@@ -37,11 +37,11 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
     found = _with_more(ask)
     if found.candidates:
-        return RequestError(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
+        return RequestError.told(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
     if ask.fixed:
         return _with_others(ask, message.replace(" will do", f" with {_named(ask)} will do", 1), rule)
     why = _unsplit(found) if rule == "memory" else ""
-    return RequestError(rule, f"{message}, and none for up to {found.ask.gpus} GPUs will{why}", RULES[rule])
+    return RequestError.told(rule, f"{message}, and none for up to {found.ask.gpus} GPUs will{why}", RULES[rule])
 
 
 def _hint(ask: Ask, found: Recommendation) -> str:
@@ -116,13 +116,13 @@ def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestE
     if found.candidates:
         near = sorted(found.candidates, key=lambda c: candidates.distance(given, c.plan.degrees))[:2]
         message = f"{complaint}; nearest: {', '.join(c.config for c in near)}"
-        return RequestError(rule, message, why or RULES.get(rule, ""), [_change(ask, near[0].plan, found.ask)])
+        return RequestError.told(rule, message, why or RULES.get(rule, ""), [_change(ask, near[0].plan, found.ask)])
     if not found.rejected:
-        return RequestError(rule, f"{complaint}; nearest: none", why or RULES.get(rule, ""))
+        return RequestError.told(rule, f"{complaint}; nearest: none", why or RULES.get(rule, ""))
     error = refusal(anything, found.rejected)
     changes = [{**_change(ask, None, anything), **c} for c in error.tries if not isinstance(c, str)]
     message = error.message if rule == error.rule else f"{complaint}; {error.message}"
-    return RequestError(error.rule, message, error.why, changes)
+    return RequestError.told(error.rule, message, error.why, changes)
 
 
 def _given(ask: Ask) -> Degrees:
@@ -154,7 +154,7 @@ def _with_other_vae(ask: Ask, broken: Violation) -> RequestError:
     if not near:
         return _with_others(ask, complaint, broken.rule, broken.why)
     message = f"{complaint}; nearest: {', '.join(map(str, sorted(near)))}"
-    return RequestError(broken.rule, message, broken.why, [{"vae": str(near[0])}])
+    return RequestError.told(broken.rule, message, broken.why, [{"vae": str(near[0])}])
 
 
 def _without_vae(ask: Ask) -> Violation | None:

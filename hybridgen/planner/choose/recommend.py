@@ -40,7 +40,7 @@ def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     possible = math.isfinite(seconds) and seconds > 0
     complaint = f"is no denoise time of one {hardware.title}" if possible else "must be a number of seconds above 0"
     message = f"--anchor {seconds:g} {complaint}; predicted: {_three_digits(alone.denoise)} s"
-    raise RequestError("anchor", message, tries=[{"anchor": None}])
+    raise RequestError.told("anchor", message, tries=[{"anchor": None}])
 
 
 def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:

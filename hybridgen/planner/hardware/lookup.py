@@ -29,7 +29,7 @@ def find(name: str) -> Hardware:
     if (known := _known(name)) is not None:
         return known
     close = _close(name)
-    raise RequestError(
+    raise RequestError.told(
         "unknown-hardware",
         f"--hardware {name} is no known machine or YAML file; nearest: {', '.join(close)}",
         tries=[{"hardware": close[0]}],

@@ -1,0 +1,186 @@
+"""The clip that a request describes, checked against a model's facts: size, frames, steps, pictures. No torch."""
+
+from __future__ import annotations
+
+import math
+
+from hybridgen.errors import RequestError
+from hybridgen.models import known
+from hybridgen.plan.degrees import parse_pair
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import Clip
+from hybridgen.recipe.fields import Request
+
+RULES = {
+    "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
+    "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
+    "one-frame": "Text-to-image checkpoints were trained on single frames.",
+    "image-missing": "A checkpoint that was trained to continue a picture or a video knows no clip without one; some "
+    "need the last picture, too.",
+    "image-unused": "Checkpoints for text alone have no input for a picture; others make it the first frame of a clip.",
+    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
+    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
+    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
+    "video-frames": "The frames that are taken over from a video are part of the clip, and some must be left to make.",
+}
+
+
+def clip_of(request: Request, facts: ModelFacts) -> Clip:
+    """Size, frames, steps and guidance, with the model's defaults for what is open. Raises RequestError."""
+    defaults = facts.defaults
+    width, height = defaults.width, defaults.height
+    if request.size is not None:
+        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}", "size")
+    multiple_w, multiple_h = facts.size_multiple
+    if width % multiple_w or height % multiple_h:
+        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
+        raise RequestError.told(
+            "size",
+            f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
+            f"nearest: {near}",
+            RULES["size"],
+            [{"size": near}],
+        )
+    frames = defaults.frames if request.frames is None else request.frames
+    stride = facts.vae.stride_time
+    if frames < 1 or frames % stride != 1 % stride:
+        low = max((frames - 1) // stride * stride + 1, 1)
+        raise RequestError.told(
+            "frames",
+            f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
+            f"nearest: {low}, {low + stride}",
+            RULES["frames"],
+            [{"frames": str(low + stride)}],
+        )
+    if facts.one_frame and frames != 1:
+        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
+        raise RequestError.told("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
+    _check_positions(facts, width, height, frames)
+    steps = defaults.steps if request.steps is None else request.steps
+    if steps < 1:
+        raise RequestError.told("steps", f"--steps {steps} makes no clip; nearest: 1", tries=[{"steps": "1"}])
+    if request.fps is not None and request.fps < 1:
+        raise RequestError.told(
+            "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
+        )
+    if request.seed is not None and not 0 <= request.seed < 2**63:
+        raise RequestError.told(
+            "seed",
+            f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
+        )
+    image, last_image = pictures_of(request, facts, frames)
+    video = continues_video(request, facts, frames)
+    return Clip(
+        width,
+        height,
+        frames,
+        steps,
+        *guidance_of(request, facts),
+        fps=request.fps or defaults.fps,
+        image=image and not video,
+        last_image=last_image,
+        video=video,
+        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
+    )
+
+
+def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:
+    """Raise RequestError (positions) for a clip larger than the model's rotary tables."""
+    _, latent_frames, rows, columns = facts.latent_shape(width, height, frames)
+    limit, (patch_t, patch_h, patch_w) = facts.transformer.max_positions, facts.transformer.patch
+    multiple_w, multiple_h = facts.size_multiple
+    if rows // patch_h > limit or columns // patch_w > limit:
+        near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
+        message = f"--size {width}x{height} is beyond the {limit} positions of {facts.name}; nearest: {near}"
+        raise RequestError.told("positions", message, tries=[{"size": near}])
+    if latent_frames // patch_t > limit:
+        most = (limit * patch_t - 1) * facts.vae.stride_time + 1
+        message = f"--frames {frames} is beyond the {limit} positions of {facts.name}; nearest: {most}"
+        raise RequestError.told("positions", message, tries=[{"frames": str(most)}])
+
+
+def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
+    """Guidance of the first and the second expert; the second follows the first unless it is given.
+
+    Raises RequestError (guidance-2) when there is no second expert.
+    """
+    if request.guidance_2 is not None and facts.experts == 1:
+        raise RequestError.told(
+            "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
+        )
+    defaults = facts.defaults
+    for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
+        if value is not None and not math.isfinite(value):
+            raise RequestError.told("guidance", f"--{flag} {value} is no scale; nearest: {defaults.guidance:g}")
+    if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
+        raise RequestError.told(
+            "guidance-2",
+            f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
+            tries=[{"guidance-2": None}],
+        )
+    first, second = defaults.guidance, defaults.guidance_2
+    if request.guidance is not None:
+        first = second = request.guidance
+    if request.guidance_2 is not None:
+        second = request.guidance_2
+    return first, first if second is None else second
+
+
+def _round(value: int, multiple: int) -> int:
+    return max(round(value / multiple), 1) * multiple
+
+
+def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
+    """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
+    if request.image is not None and not facts.image:
+        made = "pictures" if facts.one_frame else "clips"
+        message = f"--image {request.image} is no use: {facts.name} makes {made} from text alone"
+        message += _models_that_take("image", facts)
+        raise RequestError.told("image-unused", message, RULES["image-unused"], [{"image": None}])
+    if request.image is not None and facts.image == "may" and frames == 1:
+        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
+        near = str(1 + facts.vae.stride_time)
+        raise RequestError.told(
+            "image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}]
+        )
+    if request.last_image is not None and not facts.last_image:
+        message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
+        message += _models_that_take("last_image", facts)
+        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    if facts.last_image == "must" and frames == 1:
+        near = str(1 + facts.vae.stride_time)
+        message = f"--frames 1 has no room for the last picture that {facts.name} needs; nearest: {near}"
+        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"frames": near}])
+    if request.last_image is not None and frames == 1:
+        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
+        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+    image, last_image = facts.image == "must", facts.last_image == "must"
+    return image or request.image is not None, last_image or request.last_image is not None
+
+
+def _models_that_take(what: str, facts: ModelFacts) -> str:
+    """The end of a message: known models of the same family that take a picture ("image"), or a last one
+    ("last_image"). diffusers' pipeline classes of a family begin alike."""
+    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
+    names = [model.name for model in family if getattr(model, what)]
+    return f"; nearest: --model {', '.join(names)}" if names else ""
+
+
+def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
+    """Whether the clip continues a given video; the file is not read.
+
+    Raises RequestError: video-unused, video-and-image, video-frames.
+    """
+    if request.video is None:
+        return False
+    if not facts.video:
+        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
+        raise RequestError.told("video-unused", message, RULES["video-unused"], [{"video": None}])
+    if request.image is not None:
+        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
+        raise RequestError.told("video-and-image", message, RULES["video-and-image"], [{"image": None}])
+    if frames < facts.video_frames:
+        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
+        message += f"--video {request.video}; nearest: {facts.video_frames}"
+        raise RequestError.told("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
+    return True
