@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from hybridgen.cli import text
+from hybridgen.distributed.files import may_write
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.recipe.fields import Runtime
@@ -37,10 +38,8 @@ def calibrate(
     check_runtime(Runtime(device=device, dtype=dtype))
     check_count("gpus", gpus)
     if tokens is not None and tokens < 1:
-        raise RequestError.told(
-            "tokens", f"--tokens {tokens} is nothing to time; nearest: 2048", tries=[{"tokens": "2048"}]
-        )
-    _check_file(out, overwrite)
+        raise RequestError("tokens", "tokens", tokens, "must be 1 or more", [2048])
+    may_write("out", out, (".yaml", ".yml"), overwrite)
     from hybridgen.engine.machine import device_name, device_of
     from hybridgen.planner.choose.fill import machine_of
     from hybridgen.planner.hardware import calibration
@@ -57,16 +56,3 @@ def calibrate(
     calibration.write(out, base.name, f"{base.title}, calibrated", found)
     text.say("", *text.table(("constant", "value", "how"), calibration.summary(found), left=3), "")
     text.answer(str(out))
-
-
-def _check_file(out: Path, overwrite: bool) -> None:
-    """Raise RequestError where the file cannot be written."""
-    if out.suffix not in (".yaml", ".yml"):
-        near = str(out.with_suffix(".yaml"))
-        raise RequestError.told(
-            "output-format", f"--out {out} must end in .yaml; nearest: {near}", tries=[{"out": near}]
-        )
-    if out.exists() and not overwrite:
-        raise RequestError.told("output-exists", f"--out {out} exists; give --overwrite to replace it, or another name")
-    if not out.absolute().parent.is_dir():
-        raise RequestError.told("output-folder", f"--out {out}: the folder {out.parent} does not exist")

@@ -5,7 +5,8 @@ A rule of a strategy is explained where it is checked, in its rules.py; the ids 
 
 from __future__ import annotations
 
-from hybridgen.engine import inputs
+from hybridgen.distributed import files
+from hybridgen.engine import inputs, outputs
 from hybridgen.models.cosmos import guardrail
 from hybridgen.planner.choose import no_plan
 from hybridgen.recipe import clip, resolve
@@ -15,7 +16,6 @@ READING = "The text cannot be read as what the flag, key or file should hold; th
 NAME = "The name is not one that hybridgen knows; the message lists the nearest ones."
 KERNEL = "An attention kernel runs on some devices, dtypes and head sizes only. `auto` chooses one that fits; where "
 KERNEL += "partial results are merged (ring, attention2d) it must also return its log-sum-exp, or the merge is wrong."
-FILES = "Nothing is overwritten, and the files of a run are checked before it starts, so that no work is lost."
 CHECKPOINT = (
     "hybridgen runs checkpoints of Wan and Cosmos in diffusers layout, whose scheduler acts on every number alone, "
 )
@@ -67,11 +67,6 @@ OTHERS = {
     "head_dim and ffn. Counts are whole numbers above 0, or 0 where that means none, or as many as usual. "
     "Size and frames must be what its VAE and patches can make, params no fewer than the blocks' matrices have.",
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
-    "output-exists": FILES,
-    "output-folder": FILES,
-    "output-format": FILES + " A clip of one frame is a picture, .png, or a video of one frame where .mp4 is said.",
-    "output-given": FILES,
-    "output-twice": FILES,
     "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",
@@ -106,5 +101,5 @@ OTHERS = {
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted."""
-    own = (resolve.RULES, clip.RULES, inputs.RULES, no_plan.RULES, registry.explanations())
+    own = (resolve.RULES, clip.RULES, inputs.RULES, outputs.RULES, files.RULES, no_plan.RULES, registry.explanations())
     return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hybridgen.cli import draw, text
-from hybridgen.engine.outputs import free_name
+from hybridgen.distributed.files import free_name
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.report import input_flags

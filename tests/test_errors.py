@@ -53,7 +53,7 @@ REFUSED = [
     ("run --model demo --set request.setps=3 -p x", "recipe-key", "did you mean steps?"),
     ("run --model demo --set request.steps=abc -p x", "recipe-value", "a whole number"),
     ("run --model demo --set steps -p x", "recipe-key", "KEY=VALUE"),
-    ("run --model demo -p x --out no/such/clip.mp4", "output-folder", "no/such does not exist"),
+    ("run --model demo -p x --out no/such/clip.mp4", "output-folder", "the folder no/such does not exist"),
     ("run --model demo -p x --out clip.avi", "output-format", "nearest: clip.mp4"),
     ("run --model demo -p x --frames 80", "frames", "nearest: 77, 81"),
     ("run --model demo -p x --frames 0", "frames", "nearest: 1, 5"),
@@ -154,7 +154,7 @@ def test_existing_files_are_kept(
     ):
         Path(name).write_text("mine")
         assert call(["run", "--model", "demo", "-p", "x", flag, name]) == 2
-        assert f"error[output-exists]: {flag} {name} exists" in capsys.readouterr().err
+        assert f"error[output-exists]: {flag} {name}: exists" in capsys.readouterr().err
         assert Path(name).read_text() == "mine"
 
 

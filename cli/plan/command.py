@@ -13,7 +13,7 @@ from hybridgen.cli.options import with_recipe_flags
 from hybridgen.cli.plan import explain as plan_explain
 from hybridgen.cli.plan import options as flag
 from hybridgen.cli.plan import table as plan_table
-from hybridgen.engine.outputs import free_name
+from hybridgen.distributed.files import free_name
 from hybridgen.errors import Change, RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.degrees import Degrees

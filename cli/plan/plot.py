@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.cli.text import counted, seconds
-from hybridgen.engine.outputs import free_name
+from hybridgen.distributed.files import free_name
 from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.ranking import Candidate

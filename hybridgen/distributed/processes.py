@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hybridgen.distributed.files import written_whole
 from hybridgen.errors import RunFailed
 
 IMPORTS = "hybridgen.engine.imports"
@@ -172,11 +173,13 @@ def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: A
     code = 0
     try:
         result = main(given)
-        _write(given.folder / f"result-{given.rank}", pickle.dumps(result))
+        with written_whole(given.folder / f"result-{given.rank}") as part:
+            part.write_bytes(pickle.dumps(result))
     except BaseException as error:  # noqa: BLE001 - everything ends a rank, and everything is reported
         cause = cause_of(error, given.rank, given.status.read(given.rank))
-        with suppress(OSError):  # where the disk is full, the status line must do
-            _write(given.folder / f"cause-{given.rank}", json.dumps(asdict(cause)).encode())
+        # Where the disk is full, the status line must do.
+        with suppress(OSError), written_whole(given.folder / f"cause-{given.rank}") as part:
+            part.write_text(json.dumps(asdict(cause)))
         code = 1
     _flush()
     # No unwinding: destructors of a process group may wait for peers that are gone.
@@ -207,13 +210,6 @@ def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
         socket.gethostname(),
         trace,
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write beside, then rename: a reader sees all or nothing."""
-    part = path.with_suffix(".part")
-    part.write_bytes(content)
-    part.rename(path)
 
 
 def _die_with_parent(reader: Any) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from hybridgen.distributed.files import written_whole
 from hybridgen.distributed.processes import RankContext
 
 PATIENCE = timedelta(days=1)
@@ -36,8 +37,8 @@ def _local_store(context: RankContext) -> Store:
     note = context.folder / "port"
     if context.rank == 0:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        note.with_suffix(".part").write_text(str(store.port))
-        note.with_suffix(".part").rename(note)
+        with written_whole(note) as part:
+            part.write_text(str(store.port))
         return store
     while not note.exists():
         time.sleep(0.01)

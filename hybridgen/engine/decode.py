@@ -13,9 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from hybridgen.distributed.allocator import return_freed_memory
+from hybridgen.distributed.files import written_whole
 from hybridgen.distributed.processes import LATENTS_DONE
 from hybridgen.engine.job import Job
-from hybridgen.engine.outputs import PICTURE, part_of
+from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
@@ -35,16 +36,10 @@ def keep_latents(rank: Rank, latents: Tensor, digest: str) -> None:
     rank.say("keep latents")
     host = latents.float().cpu().contiguous()
     about = {"model": job.plan.facts.name, "seed": str(job.seed), "prompt": job.prompt, "sha256": digest}
-    target = job.latents or job.scratch
-    part = part_of(target, job.owner)
-    try:
-        with part.open("wb") as file:
-            file.write(save({"latents": host}, metadata=about))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with written_whole(job.latents or job.scratch, job.owner) as part, part.open("wb") as file:
+        file.write(save({"latents": host}, metadata=about))
+        file.flush()
+        os.fsync(file.fileno())
     rank.context.mark(LATENTS_DONE)
 
 

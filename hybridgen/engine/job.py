@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hybridgen.engine.outputs import part_of
+from hybridgen.distributed.files import part_of
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 

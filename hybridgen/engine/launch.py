@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hybridgen.distributed.files import free_name
 from hybridgen.distributed.processes import GRACE, IMPORTS, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.engine import environment
 from hybridgen.engine.job import Job
-from hybridgen.engine.outputs import free_name
 from hybridgen.engine.video import remove_parts
 from hybridgen.errors import RunFailed
 

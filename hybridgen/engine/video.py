@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import threading
@@ -15,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hybridgen.distributed.files import take_name
 
 Frames = NDArray[np.uint8]
 """[t, H, W, 3]"""
@@ -98,15 +99,6 @@ class PictureWriter:
             info.add_itxt(key.capitalize(), value)
         Image.fromarray(frame).save(self.part, "png", pnginfo=info)
         take_name(self.part, self.path, self.overwrite)
-
-
-def take_name(part: Path, path: Path, overwrite: bool) -> None:
-    """Give a complete file its name. Raises FileExistsError where another run has taken it meanwhile."""
-    if overwrite:
-        part.replace(path)
-    else:
-        os.link(part, path)  # unlike a rename, it fails when the name is taken
-        part.unlink()
 
 
 def tags_of(part: Path) -> Path:

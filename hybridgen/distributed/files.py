@@ -1,0 +1,95 @@
+"""Files that appear whole or not at all, and whether a file may be written where the user asks. No torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hybridgen.errors import RequestError
+
+RULES = {
+    "output-exists": "Nothing is overwritten unasked, and files are checked before a run starts, so no work is lost.",
+    "output-folder": "A file must be writable before a run starts, so that the result of the run is not lost.",
+    "output-format": "The ending of a file chooses its format. A clip of one frame is a .png, or an .mp4 when the "
+    "name says so.",
+}
+
+
+def part_of(path: Path, owner: object) -> Path:
+    """The unfinished form of a file, in the same folder. `owner` keeps two writers of one file apart."""
+    return path.with_name(f".{path.name}.{owner}.part")
+
+
+@contextmanager
+def written_whole(path: Path, owner: object = None, overwrite: bool = True) -> Iterator[Path]:
+    """Give a path to write to; the file takes its name `path` when the block ends well, and is removed otherwise.
+
+    `owner` names the unfinished file, by default after this process. Without `overwrite`, FileExistsError is raised
+    where `path` exists at the end, and the file that is there stays.
+    """
+    part = part_of(path, os.getpid() if owner is None else owner)
+    try:
+        yield part
+        take_name(part, path, overwrite)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def take_name(part: Path, path: Path, overwrite: bool = True) -> None:
+    """Rename a finished file. Raises FileExistsError where the name is taken and `overwrite` is not set."""
+    if overwrite:
+        part.replace(path)
+    else:
+        os.link(part, path)  # unlike a rename, it fails when the name is taken
+        part.unlink()
+
+
+def free_name(path: Path, ending: str = "") -> Path:
+    """The path, or the first with a counter before its ending that does not exist."""
+    ending = ending or path.suffix
+    stem, count, free = path.name.removesuffix(ending), 1, path
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{stem}-{count}{ending}")
+    return free
+
+
+def may_write(
+    flag: str, path: Path, endings: Sequence[str] = (), overwrite: bool = False, can_overwrite: bool = True
+) -> None:
+    """Check that a file can be written before the work that it is for.
+
+    flag: the flag that named it, without dashes.
+    endings: legal endings, the usual one first; none where any will do.
+    overwrite: whether a file that exists may be replaced.
+    can_overwrite: whether the command has the flag --overwrite to say so.
+
+    Raises RequestError: output-format, output-folder, output-exists.
+    """
+    if endings and path.suffix.lower() not in endings:
+        near = path.with_suffix(endings[0]) if path.name else Path(f"clip{endings[0]}")
+        raise RequestError("output-format", flag, path, f"must end in {' or '.join(endings)}", [near])
+    _check_folder(flag, path)
+    if path.is_dir():
+        raise RequestError("output-exists", flag, path, "is a folder", "the name of a file", [])
+    if path.exists() and not overwrite:
+        free = free_name(path)
+        problem = "exists; --overwrite replaces it" if can_overwrite else "exists, and nothing is overwritten"
+        raise RequestError("output-exists", flag, path, problem, [free])
+
+
+def _check_folder(flag: str, path: Path) -> None:
+    """Try to write beside the file. Raises RequestError (output-folder)."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        tries = [f"mkdir -p {shlex.quote(str(path.parent))}"]
+        raise RequestError("output-folder", flag, path, f"the folder {path.parent} does not exist", tries=tries)
+    probe = part_of(path, os.getpid())
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RequestError("output-folder", flag, path, f"cannot be written: {error.strerror}") from error

@@ -1,0 +1,62 @@
+"""Files appear whole or not at all, and are checked before the work that they are for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridgen.distributed.files import may_write, written_whole
+from hybridgen.errors import RequestError
+
+
+def test_a_file_takes_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with written_whole(path) as part:
+        part.write_text("1")
+        assert not path.exists() and part.parent == tmp_path
+    assert path.read_text() == "1" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="half"), written_whole(path) as part:
+        part.write_text("ne")
+        raise ValueError("half")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_was_taken_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with pytest.raises(FileExistsError), written_whole(path, overwrite=False) as part:
+        part.write_text("new")
+        path.write_text("of another run")
+    assert path.read_text() == "of another run" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "nearest"),
+    [
+        ("a.txt", "output-format", "a.yaml"),
+        ("taken.yaml", "output-exists", "taken-2.yaml"),
+        ("folder.yaml", "output-exists", "the name of a file"),
+        ("no/a.yaml", "output-folder", ""),
+    ],
+)
+def test_what_may_not_be_written_is_told_before(
+    name: str, rule: str, nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken.yaml").write_text("mine")
+    Path("folder.yaml").mkdir()
+    with pytest.raises(RequestError) as refusal:
+        may_write("out", Path(name), (".yaml",))
+    assert refusal.value.rule == rule and refusal.value.message.endswith(nearest)
+    assert refusal.value.message.startswith(f"--out {name}: ")
+
+
+def test_a_file_that_may_be_replaced_may_be_written(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("mine")
+    may_write("out", tmp_path / "a.yaml", (".yaml",), overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
