@@ -2,7 +2,7 @@
 
 `python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (some minutes on two idle cores). First the
 machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
-of two ranks, and the median of some runs stands beside the prediction. Memory: benchmarks/planner_memory.py.
+of two ranks, and the median of some runs stands beside the prediction.
 """
 
 from __future__ import annotations

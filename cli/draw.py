@@ -172,7 +172,7 @@ def memory(plan: Plan) -> list[str]:
     rank, held = fullest(plan)
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in held)
     peak = size(max(phase_sizes(held).values()))
-    about = f"{peak} at the peak on rank {rank}, the fullest, without context, kernels and allocator (plan counts them)"
+    about = f"{peak} at the peak on rank {rank}, the fullest, without context, kernels and allocator"
     return paragraph("memory", f"{about}; not all at once: {parts}")
 
 

@@ -18,7 +18,6 @@ from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.choose.orders import best_order, vae_span
-from hybridgen.planner.choose.search import held
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, span, span_of_axis
@@ -318,8 +317,8 @@ def test_a_wrong_machine_file_is_refused(text: str, says: str, tmp_path: Path) -
 @pytest.mark.parametrize("order", [AXES, AXES[::-1]], ids=["usual", "reversed"])
 def test_the_fullest_rank_is_that_of_all_stages(stages: tuple[int, ...], order: tuple[str, ...]) -> None:
     degrees = Degrees(cfg=2, pipefusion=5, ulysses=2, vae=8)
-    plan, machine = Plan(WAN22, PUBLISHED_CLIP, degrees, order, stages=stages), find("cpu")
+    plan = Plan(WAN22, PUBLISHED_CLIP, degrees, order, stages=stages)
     ranks = [plan.layout.rank({"pipefusion": stage}) for stage in range(degrees.pipefusion)]
     fullest = max(ranks, key=lambda rank: memory.peak(plan, rank))
-    assert held(plan, machine) == held(plan, machine, fullest)
+    assert memory.fullest(plan)[1] == memory.terms(plan, fullest)
     assert not stages or fullest == ranks[stages.index(max(stages))]

@@ -61,7 +61,7 @@ def legal_constant(key: str) -> set[str]:
         return {"true"} if isinstance(usual, bool) else {"x"} if name in ("name", "title") else set()
     if name in SHARES:
         return set()
-    return {"channel_block": {"0"}}.get(name, {"1.5"} if name in RATES else {"0", "1.5"})
+    return {"1.5"} if name in RATES else {"0", "1.5"}
 
 
 @pytest.mark.parametrize("form", ["{}", "{{value: {}, origin: measured}}"])

@@ -15,8 +15,6 @@ from hybridgen.engine.rank import Rank
 from hybridgen.models import catalogue
 from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip, Plan
-from hybridgen.planner.choose.search import held
-from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.memory import peak, phase_sizes, terms
 from tests.support.ranks import run_ranks
 from tests.support.tiny import run_plan, tiny_plan
@@ -66,44 +64,6 @@ def test_decoding_is_held_by_the_vae_s_ranks_and_shrinks_with_them() -> None:
         return sum(t.size for t in terms(plan, rank) if t.name == "vae decoding")
 
     assert decoding(8, 0) < decoding(4, 0) < decoding(1, 0) and not decoding(4, 4)
-
-
-def decoding_on(machine: str, size: int, width: int = 1) -> dict[str, int]:
-    """Terms of decoding a demo clip of this many pixels a side, by name."""
-    demo = catalogue.find("demo")
-    plan = Plan(demo, Clip(size, size, 9, 2, 3.0), Degrees(ulysses=2, vae=width), dtype="float32")
-    return {term.name: term.size for term in held(plan, find(machine), 0) if "denoise" not in term.phases}
-
-
-def test_small_convolutions_of_a_cpu_rank_alone_are_unfolded() -> None:
-    """8 channels of 4 frames of 128x128 in 27 copies; strips make two padded copies; GPUs none that count."""
-    pixels = 8 * 4 * 128 * 128 * 4
-    assert decoding_on("cpu", 128)["decoding convolutions"] == 27 * pixels
-    assert 3 * pixels / 2 < decoding_on("cpu", 128, 2)["decoding convolutions"] < 6 * pixels / 2
-    assert "decoding convolutions" not in decoding_on("h100", 128)
-
-
-@pytest.mark.parametrize(("width", "rows"), [(1, 128), (2, 64)])
-def test_convolutions_of_the_encoder_are_copied_as_well(width: int, rows: int) -> None:
-    """96 channels of 4 frames, with 2 remembered ones and the edges, while given video is encoded."""
-    clip = Clip(128, 128, 9, 2, 3.0, image=True, encoded_frames=9)
-    plan = Plan(catalogue.find("wan2.1-i2v"), clip, Degrees(ulysses=2, vae=width))
-    found = [term for term in held(plan, find("cpu"), 0) if term.name == "encoding convolutions"]
-    assert [(term.size, term.phases) for term in found] == [(96 * 6 * (rows + 2) * 130 * 4, ("condition",))]
-
-
-@pytest.mark.parametrize(("channels", "copies"), [(8, 27), (32, 2)])
-def test_torch_unfolds_as_the_planner_says(channels: int, copies: int) -> None:
-    """The most that one convolution holds beside its output, in copies of its input: 27, or oneDNN's one."""
-
-    def measure(_: RankContext) -> float:
-        x, weight = torch.randn(1, channels, 6, 130, 130), torch.randn(channels, channels, 3, 3, 3)
-        watch = PeakMemory(torch.device("cpu"))
-        out = torch.nn.functional.conv3d(x, weight)
-        return (watch.close() - out.nbytes) / out.nbytes
-
-    (found,) = run_ranks(1, measure)
-    assert found == pytest.approx(copies, rel=0.4)
 
 
 def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:

@@ -22,8 +22,6 @@ NAME = "parallel-vae"
 """The VAE runs in fp32."""
 PAST = 2
 """Frames of its input that a causal convolution remembers."""
-KERNEL = 27
-"""Numbers of an input that one number of a 3x3x3 convolution's output depends on, by channel."""
 
 
 def split_dim(plan: Plan) -> int:
@@ -245,35 +243,6 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
         given = FP32 * math.prod(pixel_shape(plan)) // whole
         first = rank == plan.layout.vae_ranks()[0]
         yield Term("video to encode", given * (whole if first else cells), ("condition",))
-
-
-def workspace(plan: Plan, rank: int, unfolded: float, block: int) -> Iterator[Term]:
-    """What the kernels of convolutions add to the peaks of memory(). For the two machine's constants see Hardware.
-
-    A kernel that unfolds holds 27 copies of its input, one that works on blocks of channels a copy of its padded
-    input and of its output. The peak is where tensors and copies together are largest, which need not be the
-    largest convolution.
-    """
-    own = _own_latent(plan, rank)
-    if own is None or not block:
-        return
-    rows, columns = own
-    alone = plan.degrees.vae == 1
-
-    def number(x: Layer) -> int:
-        return x.channels * x.frames * x.scale**2 * rows * columns
-
-    def copies(x: Layer) -> int:
-        padded = (PAST + x.frames) * (x.scale * rows + 2)
-        if alone and x.channels * padded <= unfolded:
-            return KERNEL * number(x)
-        channels = -(-x.channels // block) * block
-        return channels * padded * (x.scale * columns + 2) + number(x) * channels // x.channels - number(x)
-
-    for half in halves(plan):
-        together = max(half.inputs * number(x) + copies(x) for x in half.layers)
-        size = FP32 * (together - half.inputs * max(number(x) for x in half.layers))
-        yield Term(f"{half.name} convolutions", size, (half.phase,))
 
 
 def _own_latent(plan: Plan, rank: int) -> tuple[int, int] | None:

@@ -16,10 +16,6 @@ from hybridgen.planner.price import memory
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
 from hybridgen.recipe import legal as candidates
-from hybridgen.strategies.parallel_vae import rules as parallel_vae
-
-ROOM = 4_000_000
-"""Bytes that a block of the transformer finds among what a process has free at the start, which is in `reserve`."""
 
 
 def search(ask: Ask) -> Recommendation:
@@ -51,20 +47,10 @@ def _with_width(plan: Plan, width: int) -> Plan:
     return replace(plan, degrees=replace(plan.degrees, vae=width))
 
 
-def held(plan: Plan, hardware: Hardware, rank: int | None = None) -> tuple[Term, ...]:
-    """Memory of a rank on this machine; of the fullest one unless said."""
-    rank, own = memory.fullest(plan) if rank is None else (rank, memory.terms(plan, rank))
-    context = int(hardware.reserve.value + (hardware.first.value if rank == 0 else 0))
-    freed = int(hardware.freed.value) if rank in plan.layout.vae_ranks() else 0
-    working = sum(term.size for term in own if term.moment)  # what the fullest moment holds
-    terms = [
-        *own,
-        Term("packed matrices", min(memory.largest_matrix(plan), int(hardware.packed.value)), ("denoise", "decode")),
-        *parallel_vae.workspace(plan, rank, hardware.unfolded.value, int(hardware.channel_block.value)),
-        Term("scattered blocks", int(hardware.scattered.value * max(working - ROOM, 0)), ("denoise",)),
-        Term("freed blocks", freed, ("decode",)),
-        Term("context", context, PHASES),
-    ]
+def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
+    """Memory of the fullest rank on this machine."""
+    _, own = memory.fullest(plan)
+    terms = [*own, Term("context", int(hardware.reserve.value), PHASES)]
     return tuple(term for term in terms if term.size)
 
 

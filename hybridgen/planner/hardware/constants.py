@@ -45,20 +45,6 @@ class Hardware:
     """Memory of a GPU (B); 0 where the limit is the machine's own."""
     reserve: Constant
     """Memory that context and communicators take on every rank (B)."""
-    first: Constant
-    """What rank 0 takes beside that: tokenizer and writer, where they live in the same memory (B)."""
-    packed: Constant
-    """What the kernels of matrix products keep at most of a matrix that they packed (B)."""
-    freed: Constant
-    """What the allocator keeps of freed blocks on a rank that decodes (B)."""
-    scattered: Constant
-    """What it keeps free while denoising, times what a block of the transformer holds above ROOM (1)."""
-    unfolded: Constant
-    """Size, as channels x frames x rows, up to which a rank alone unfolds the input of a 3x3x3 convolution into 27
-    copies (1); 0 where kernels need none."""
-    channel_block: Constant
-    """Channels that convolutions work on at once, in copies of input and output with whole blocks of them (1); 0 where
-    they need no copies."""
     attention: Constant
     """Rate of the attention kernel in bf16 (FLOP/s)."""
     matmul: Constant

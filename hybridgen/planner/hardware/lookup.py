@@ -16,7 +16,7 @@ from hybridgen.recipe.key_file import KeyFile, Numbers
 SHARE = Numbers(0.001, 0.999)
 LEGAL = {
     **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
-    **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1), "channel_block": Numbers(0, whole=True)},
+    **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1)},
 }
 """What a constant may be, by the last part of its name, in SI units; others are bytes, seconds or a loss: 0 or more."""
 COUNT = Numbers(1, 10**9, whole=True)

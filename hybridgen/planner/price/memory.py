@@ -71,12 +71,6 @@ def expert_params(plan: Plan, layers: int) -> int:
     return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
 
 
-def largest_matrix(plan: Plan) -> int:
-    """Bytes of a feed-forward matrix in fp32, in which kernels pack it whatever the plan's dtype."""
-    transformer = plan.facts.transformer
-    return transformer.hidden * transformer.ffn // plan.degrees.tp * FP32
-
-
 def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
     """Numbers of one transformer's second set of weights, for a text with a stream of its own, on a rank: those that
     are given up when the text has been read, and those that are never read from the checkpoint.
