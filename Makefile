@@ -1,12 +1,13 @@
 # make demo    set up, then make a clip with the demo model on 4 CPU ranks
 # make test    set up, then run the tests
-# make check   what CI would have you run before a pull request: lint, types, tests
+# make check   what CI runs: lint, types, tests
+# make test-fast   the tests that need no torch, in seconds
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIP := demo-clip.mp4
 
-.PHONY: demo test check lint types clean
+.PHONY: demo test test-fast test-ranks check lint types clean
 
 # Dependencies are installed again only when their lists change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,8 +21,13 @@ demo: $(VENV)/.installed
 		--out $(CLIP) --preview $(CLIP:.mp4=.png) --overwrite
 	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+test: test-fast test-ranks
+
+test-fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/arithmetic
+
+test-ranks: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/ranks
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

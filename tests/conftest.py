@@ -1,15 +1,13 @@
-"""One thread in this process: ranks are forked from it, and share two cores with it. And what several files use."""
+"""What several test files use."""
 
 import os
 import shlex
 from typing import Any
 
 import pytest
-import torch
 
 from hybridgen.cli.main import call
 
-torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables would be folded
 
 

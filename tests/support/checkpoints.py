@@ -185,7 +185,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
     """Encode, load, denoise, and decode where that is parallel, on forked CPU ranks.
 
     One rank encodes and loads for itself; several are given what was encoded and loaded once, which saves half of the
-    time. (tests/test_load.py has what a rank reads.)
+    time. (tests/ranks/test_load.py has what a rank reads.)
     """
     job = job_of(case, plan, attention)
     given = (_inputs(case, plan.dtype), *_loaded(case, plan.dtype)) if plan.world_size > 1 else None

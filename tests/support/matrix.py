@@ -4,7 +4,7 @@
 
 Pairs have 4 ranks (2 where both are laid over the same ones), triples 8, the full stack 32. Everything that
 decodes in parallel is compared down to the pixels. Compositions with PipeFusion run twice: with full warm-up against
-the stock pipeline, and with stale K/V against a simulation in one process (tests/test_pipefusion.py).
+the stock pipeline, and with stale K/V against a simulation in one process (tests/ranks/test_pipefusion.py).
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ final latents are compared with those of diffusers' WanPipeline in one process: 
 1e-5 (fp32). Each run also checks that every rank sent the bytes that the strategies' rules declare, and with a
 parallel VAE that the pixels are those of one process.
 
-The same pairs run for Wan from pictures (tests/test_wan_image.py), Cosmos Predict (tests/test_cosmos.py) and Cosmos 3
-(tests/test_cosmos3.py), each against its own pipeline and to the same limit.
+The same pairs run for Wan from pictures (tests/ranks/test_wan_image.py), Cosmos Predict (tests/ranks/test_cosmos.py) and Cosmos 3
+(tests/ranks/test_cosmos3.py), each against its own pipeline and to the same limit.
 
 PipeFusion is exact while every step is synchronous (`--warmup` of all steps); those figures are shown. With stale K/V
 the same compositions are compared with a simulation of PipeFusion in one process, to the same limit.

@@ -26,7 +26,7 @@ from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
 from hybridgen.strategies.ulysses.rules import legal_degrees
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WAN22 = catalogue.find("wan2.2")
 PUBLISHED = Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)
 CLIP = Clip(1280, 720, 81, 40, 4.0)

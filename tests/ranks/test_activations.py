@@ -24,8 +24,8 @@ from hybridgen.planner.price import memory
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
+from tests.ranks.test_known import blocks, transformer
 from tests.support.live_bytes import LiveBytes
-from tests.test_known import blocks, transformer
 
 NAMES = ("wan2.2", "wan2.1-1.3b", "wan2.2-5b", "cosmos2.5", "cosmos-predict2-14b-text2image", "cosmos3-nano", "cosmos3")
 SPLITS: tuple[dict[str, Any], ...] = (

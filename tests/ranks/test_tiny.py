@@ -61,7 +61,9 @@ def test_small_and_the_same_every_time(name: str, folders: dict[str, Path], tmp_
     assert sum(map(len, first.values())) < SIZE
 
 
-@pytest.mark.parametrize("name", ["wan2.1-flf2v", "wan2.2-ti2v", "cosmos2.5", "cosmos3"])  # all: tests/test_classes.py
+@pytest.mark.parametrize(
+    "name", ["wan2.1-flf2v", "wan2.2-ti2v", "cosmos2.5", "cosmos3"]
+)  # all: tests/ranks/test_classes.py
 def test_the_stock_pipeline_runs_it(name: str, folders: dict[str, Path]) -> None:
     """Every input that the checkpoint takes moves the result far."""
     pipe = load(folders[name])

@@ -25,7 +25,7 @@ from hybridgen.planner.price import compute, cost, memory
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.strategies import registry
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WAN22 = catalogue.find("wan2.2")
 COSMOS3 = catalogue.find("cosmos3-super")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)

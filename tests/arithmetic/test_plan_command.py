@@ -30,7 +30,7 @@ from hybridgen.planner.hardware.lookup import find
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WAN22 = catalogue.find("wan2.2")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)
 CLIP_480P = Clip(832, 480, 81, 50, 5.0)

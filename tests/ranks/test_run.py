@@ -27,7 +27,7 @@ from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
 from tests.support import command
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROMPT = "a red circle moves right"
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 

@@ -17,12 +17,15 @@ from hybridgen.distributed.mesh import Mesh
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
 from hybridgen.models import catalogue
-from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler
+from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler, local_folder
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import FP32, Clip, Plan
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import Checkpoint, compose
+from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
 from tests.support.ranks import run_ranks
 from tests.support.tiny import tiny_job
@@ -167,3 +170,20 @@ def test_loading_the_whole_model_first_is_seen(mid_size: Path) -> None:
     plan = mid_size_plan(Degrees(tp=2))
     for peak, share in load_peaks(plan, mid_size, greedy):
         assert peak > 1.2 * share + MID_SIZE.block_params * FP32
+
+
+def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def download(source: str, revision: str | None, **_: Any) -> str:
+        asked.append((source, revision))
+        return "."
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    file = library.located(Path("wan22-t2v-720p-1gpu"))
+    recipe = compose(file, [], {})
+    local_folder(resolve(recipe).facts)
+    assert asked == [("Wan-AI/Wan2.2-T2V-A14B-Diffusers", recipe.checkpoint.revision)]
+    assert compose(file, [], {"revision": "ab"}).checkpoint == Checkpoint("ab", "Apache-2.0")
+    assert compose(file, [], {"model": "wan2.1"}).checkpoint == Checkpoint()
+    assert compose(file, ["model=wan2.1"], {"revision": "ab"}).checkpoint == Checkpoint("ab")

@@ -36,11 +36,15 @@ REFUSED = [
     ("plan --gpus 0", "gpus", "nearest: 1"),
     ("plan --gpus 1000000007", "gpus", "nearest: 65536"),
     ("run --model demo --ulysses 2 --gpus 8 -p x", "gpus-product", "the degrees make 2 ranks (ulysses 2)"),
-    ("run --model demo --gpus 6 --auto --ulysses 4 -p x", "no-plan", "no legal plan has 6 GPUs with --ulysses 4"),
+    (
+        "run --model demo --gpus 6 --auto --ulysses 4 --device cpu -p x",
+        "no-plan",
+        "no legal plan has 6 GPUs with --ulysses 4",
+    ),
     ("run --model demo --auto --device cpu -p x", "gpus", "--auto needs --gpus"),
     ("run --model demo --gpus 4 --hardware foo -p x", "unknown-hardware", "gb200-nvl72"),
     ("run --model demo --cfg 2 --hardware h100 -p x", "hardware-unused", "or with --auto"),
-    ("run --model demo --gpus 0 -p x", "gpus", "nearest: 1"),
+    ("run --model demo --gpus 0 --device cpu -p x", "gpus", "nearest: 1"),
     ("run --model demo --pipefusion 2:1,3 --gpus 4 -p x", "gpus-product", "nearest for 4: ulysses4"),
     (
         "run --model demo --pipefusion 2 --patches 3 --warmup 2 --order pipefusion --gpus 4 -p x",

@@ -18,12 +18,12 @@ from hybridgen.errors import RequestError
 from hybridgen.models.catalogue import DEFAULT_MODEL
 from hybridgen.recipe import library
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import CLASSES, Checkpoint, Hardware, Measured, Recipe, Request, compose, held_by
+from hybridgen.recipe.fields import CLASSES, Hardware, Measured, Recipe, Request, compose, held_by
 from hybridgen.recipe.resolve import resolve
 from hybridgen.recipe.results import mismatch
 from hybridgen.recipe.text import dumps, json_schema, plain
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHELF = sorted((ROOT / "recipes").glob("*.yaml"))
 GOOD = "schema: 1\nlicense: MIT\nmodel: demo\n"
 RESULT = "measured:\n  - status: "
@@ -274,25 +274,6 @@ def test_run_warns_on_other_hardware(
     assert call(words) == 0 and "warning" not in capsys.readouterr().err
     assert call([*words, "--set", "hardware.name=h100"]) == 0 and warning in capsys.readouterr().err
     assert call([*words, "--set", "hardware.name=h100", "-q"]) == 0 and capsys.readouterr().err == ""
-
-
-def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridgen.models.load import local_folder
-
-    asked: list[Any] = []
-
-    def download(source: str, revision: str | None, **_: Any) -> str:
-        asked.append((source, revision))
-        return "."
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    file = library.located(Path("wan22-t2v-720p-1gpu"))
-    recipe = compose(file, [], {})
-    local_folder(resolve(recipe).facts)
-    assert asked == [("Wan-AI/Wan2.2-T2V-A14B-Diffusers", recipe.checkpoint.revision)]
-    assert compose(file, [], {"revision": "ab"}).checkpoint == Checkpoint("ab", "Apache-2.0")
-    assert compose(file, [], {"model": "wan2.1"}).checkpoint == Checkpoint()
-    assert compose(file, ["model=wan2.1"], {"revision": "ab"}).checkpoint == Checkpoint("ab")
 
 
 # Verbs

@@ -1,0 +1,1 @@
+"""Tests with tensors: models, ranks and whole runs."""
