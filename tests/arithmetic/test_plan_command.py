@@ -363,7 +363,7 @@ def test_json_has_the_documented_form(plan: Any) -> None:
 
 
 def test_docs_name_every_key_of_the_json(plan: Any) -> None:
-    text = (ROOT / "docs" / "planner.md").read_text()
+    text = (ROOT / "docs" / "planner-reference.md").read_text()
     found = json.loads(plan("--gpus 8 --json"))
     keys = {
         *found,

@@ -21,7 +21,7 @@ from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "planner.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BILLIONS = {
     "wan2.1-1.3b": 1.42,
     "wan2.1-14b": 14.29,

@@ -1,4 +1,4 @@
-"""A machine by name, or from a YAML file (format: docs/planner.md). No torch."""
+"""A machine by name, or from a YAML file (format: docs/planner-reference.md). No torch."""
 
 from __future__ import annotations
 
