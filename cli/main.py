@@ -66,8 +66,8 @@ def call(arguments: list[str]) -> int:
             text.say(*_usage(error))
         return 2
     except RequestError as error:
-        here = environment.place()
-        if environment.speaks() or error.rule in OF_THIS_MACHINE:
+        here = environment.joined_rank()
+        if environment.is_reporter() or error.rule in OF_THIS_MACHINE:
             where = f"rank {here.rank}: " if here and here.rank else ""
             first, *rest = error.lines(["hybridgen", *arguments])
             text.say(where + first, *rest)

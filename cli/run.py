@@ -97,7 +97,7 @@ def run(
     """
     started = time.monotonic()
     chosen = compose(recipe and library.located(recipe), settings or [], flags)
-    quiet = quiet or not environment.speaks()
+    quiet = quiet or not environment.is_reporter()
     if auto or (gpus is not None and is_open(chosen)):
         chosen, candidate, hardware = choose(chosen, gpus, machine)
         if not quiet:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.context import BaseContext
@@ -33,10 +33,6 @@ from typing import Any
 from hybridgen.distributed.files import written_whole
 from hybridgen.errors import RunFailed
 
-IMPORTS = "hybridgen.engine.imports"
-"""Module that a fork server imports before it forks the first rank."""
-LATENTS_DONE = "latents"
-"""Mark of a run whose final latents are on disk."""
 LINE = 96
 """Bytes of a rank's status line."""
 CONSEQUENCES = ("DistBackendError", "AcceleratorError")
@@ -52,7 +48,7 @@ class Status:
     lines: Any
     rank: int = 0
 
-    def say(self, text: str) -> None:
+    def set(self, text: str) -> None:
         self.lines[self.rank * LINE : (self.rank + 1) * LINE] = text.encode()[: LINE - 1].ljust(LINE, b"\0")
 
     def read(self, rank: int) -> str:
@@ -107,18 +103,20 @@ def run_local(
     main: Callable[[RankContext], Any],
     *,
     start_method: str = "fork",
+    preload: Sequence[str] = (),
     deadline: float | None = None,
     on_exit: Callable[[Path], None] = lambda folder: None,
 ) -> list[Any]:
     """Run main(context) on `world` ranks of this machine and return their results, by rank.
 
-    "fork" shares what this process has imported; main may then be any callable. Raises RunFailed naming the first
+    "fork" shares what this process has imported; main may then be any callable. `preload` are modules that a fork
+    server imports before it forks the first rank. Raises RunFailed naming the first
     rank that failed; nothing is left running, however this function ends. `deadline` is in seconds; on_exit is given
     the ranks' scratch folder at the end.
     """
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload([IMPORTS])
+        context.set_forkserver_preload(list(preload))
     lines = context.RawArray(ctypes.c_char, LINE * world)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
         folder, status = Path(name), Status(lines)
@@ -169,7 +167,7 @@ def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: A
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     writer.close()
     threading.Thread(target=_die_with_parent, args=(reader,), daemon=True).start()
-    given.status.say("start")
+    given.status.set("start")
     code = 0
     try:
         result = main(given)

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from torch import Tensor
 
-from hybridgen.distributed.allocator import return_freed_memory
 from hybridgen.distributed.files import written_whole
-from hybridgen.distributed.processes import LATENTS_DONE
-from hybridgen.engine.job import Job
+from hybridgen.engine.job import LATENTS_DONE, Job
 from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
@@ -33,7 +31,7 @@ def keep_latents(rank: Rank, latents: Tensor, digest: str) -> None:
     from safetensors.torch import save
 
     job = rank.job
-    rank.say("keep latents")
+    rank.set_status("keep latents")
     host = latents.float().cpu().contiguous()
     about = {"model": job.plan.facts.name, "seed": str(job.seed), "prompt": job.prompt, "sha256": digest}
     with written_whole(job.latents or job.scratch, job.owner) as part, part.open("wb") as file:
@@ -66,7 +64,7 @@ def decode_guarded(
     if guardrail is not None:
         with rank.stage("check the frames", "decode"):
             allowed = guardrail.checked(np.concatenate(frames))
-    if not rank.told(allowed is not None):
+    if not rank.broadcast_object(allowed is not None):
         raise blocked("the frames")
     if allowed is not None:
         write(rank, [allowed], digest)
@@ -76,10 +74,8 @@ def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Fra
     """uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks work on them and get nothing."""
     if rank.mesh.vae() is None:
         return
-    if rank.device.type == "cpu":
-        return_freed_memory()
     chunks = model.decode(latents)
-    rank.say("decode")
+    rank.set_status("decode")
     with rank.stage("decode"):
         for chunk in chunks:
             if chunk is not None:

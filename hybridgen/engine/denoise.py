@@ -20,7 +20,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
     with rank.stage("denoise"):
         for step in steps:
             began = time.perf_counter()
-            rank.say(f"step {step.index + 1}/{len(steps)}")
+            rank.set_status(f"step {step.index + 1}/{len(steps)}")
             if step.index and step.expert != steps[step.index - 1].expert:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
             x = model.advance(x, model.predict(x, step), step)
@@ -37,7 +37,7 @@ def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:
     group = rank.mesh.sequence()
     if group is None:
         return None
-    rank.say("gather latents")
+    rank.set_status("gather latents")
     x = x.float()  # some schedulers give latents in the model's dtype; in fp32 they are the same numbers
     shards = group.gather(x) if group.size > 1 else [x]
     return model.final_latents(model.to_latents(shards)) if shards is not None and rank.first else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
+class JoinedRank:
     """One rank of a job that another launcher started."""
 
     rank: int
@@ -27,14 +27,14 @@ class Place:
     """Whether torchrun's agent serves the store; else rank 0 must."""
 
 
-def place() -> Place | None:
-    """This process's place, None when hybridgen starts its ranks itself.
+def joined_rank() -> JoinedRank | None:
+    """This process as a rank of another launcher's job; None when hybridgen starts its ranks itself.
 
     SLURM_NTASKS alone says nothing, since an allocation's own shell has it, too; tasks of srun have the step's number.
     """
     env = os.environ
     if {"RANK", "WORLD_SIZE"} <= env.keys():
-        return Place(
+        return JoinedRank(
             int(env["RANK"]),
             int(env["WORLD_SIZE"]),
             int(env.get("LOCAL_RANK", env["RANK"])),
@@ -45,7 +45,7 @@ def place() -> Place | None:
         )
     if int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         job, step = int(env.get("SLURM_JOB_ID") or 0), int(env.get("SLURM_STEP_ID") or 0)
-        return Place(
+        return JoinedRank(
             int(env["SLURM_PROCID"]),
             int(env["SLURM_STEP_NUM_TASKS"]),
             int(env.get("SLURM_LOCALID", "0")),
@@ -57,9 +57,9 @@ def place() -> Place | None:
     return None
 
 
-def speaks() -> bool:
-    """Whether this process reports to the user: one rank of a joined job does for all."""
-    here = place()
+def is_reporter() -> bool:
+    """Whether this process reports to the user: rank 0 does for all ranks of a joined job."""
+    here = joined_rank()
     return here is None or here.rank == 0
 
 

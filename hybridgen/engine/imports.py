@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import gc
 
-from hybridgen.distributed.allocator import ask_for_huge_pages
+import diffusers
+import transformers
 
-ask_for_huge_pages()  # before anything imported here makes a tensor
-
-import diffusers  # noqa: E402
-import transformers  # noqa: E402
-
-from hybridgen.engine import worker  # noqa: E402
+from hybridgen.engine import worker
 
 # Attribute access is what makes these two import their parts.
 assert diffusers.WanPipeline and transformers.UMT5EncoderModel and worker

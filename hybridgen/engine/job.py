@@ -13,6 +13,9 @@ from hybridgen.distributed.files import part_of
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
+LATENTS_DONE = "latents"
+"""Mark that a rank leaves once the final latents are on disk."""
+
 
 @dataclass(frozen=True)
 class Job:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.distributed.files import free_name
-from hybridgen.distributed.processes import GRACE, IMPORTS, LATENTS_DONE, LINE, RankContext, Status, cause_of, run_local
+from hybridgen.distributed.processes import GRACE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.engine import environment
-from hybridgen.engine.job import Job
+from hybridgen.engine.job import LATENTS_DONE, Job
 from hybridgen.engine.video import remove_parts
 from hybridgen.errors import RunFailed
+
+IMPORTS = "hybridgen.engine.imports"
+"""Module that imports what ranks need."""
 
 
 def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
@@ -26,7 +29,7 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
     Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
     failed, it leaves no process and no half-written video behind; latents that were done are kept.
     """
-    place = environment.place()
+    place = environment.joined_rank()
     if place is not None:
         return _join(job, place)
     from hybridgen.models.load import local_folder
@@ -43,7 +46,9 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
         kept.extend(_keep_latents(job, folder))
 
     try:
-        reports = run_local(job.plan.world_size, partial(_work, job=job), start_method=method, on_exit=clean_up)
+        work = partial(_work, job=job)
+        world = job.plan.world_size
+        reports = run_local(world, work, start_method=method, preload=[IMPORTS], on_exit=clean_up)
     except RunFailed as failure:
         failure.notes += tuple(kept)
         raise
@@ -80,7 +85,7 @@ def _keep_latents(job: Job, folder: Path) -> list[str]:
     return [f"kept: {name} (the final latents)"]
 
 
-def _join(job: Job, place: environment.Place) -> dict[str, Any] | None:
+def _join(job: Job, place: environment.JoinedRank) -> dict[str, Any] | None:
     """Be one rank of a job that torchrun or srun started."""
     rank, world = place.rank, place.world
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tupl
     Without `gpus` all GPUs of this machine or of the job are taken; `machine` is a name or file of the planner's, by
     default this machine. Raises RequestError.
     """
-    place = environment.place()
+    place = environment.joined_rank()
     here = device_of(recipe.runtime.device) if machine is None or gpus is None else ""
     if gpus is None:
         gpus = place.world if place else count_gpus() if here == "cuda" else None
@@ -80,14 +80,14 @@ def hardware_unused(machine: str) -> RequestError:
 def crowded(ranks: int) -> str | None:
     """One sentence when CPU ranks would wait for each other more than they work; None when they would not."""
     cores = os.cpu_count() or 1
-    if ranks <= CROWD * cores or environment.place() is not None:
+    if ranks <= CROWD * cores or environment.joined_rank() is not None:
         return None
     return f"{ranks} ranks take turns on {cores} CPU cores: that shows what a rack does, and takes minutes"
 
 
 def check_machine(plan: Plan, device: str) -> None:
     """Enough GPUs, or enough memory for all ranks, on this machine; as many ranks as another launcher started."""
-    world, place = plan.world_size, environment.place()
+    world, place = plan.world_size, environment.joined_rank()
     if place is not None:
         if place.world != world:
             raise _other_world(plan, place.world)

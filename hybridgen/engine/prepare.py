@@ -33,7 +33,7 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
             raise RequestError.told("prompt", "the prompt is not valid UTF-8")
     check_pictures(plan, request)
     image = last_image = given = None
-    if environment.speaks():  # the other ranks of a joined job take rank 0's files, and may be where they are not
+    if environment.is_reporter():  # the other ranks of a joined job take rank 0's files, and may be where they are not
         image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
         given, plan = video_of(request, plan)
         check_outputs(outputs, video, endings(plan.clip.frames), (image, last_image, given))

@@ -44,7 +44,7 @@ class Rank:
 
         `mapped`: it maps files, as loading does.
         """
-        self.say(name)
+        self.set_status(name)
         if mapped:
             self.memory.sample()  # what no stage before it has looked at, and would be left out with its files
         start = time.perf_counter()
@@ -53,13 +53,14 @@ class Rank:
         self.seconds[report] = self.seconds.get(report, 0.0) + time.perf_counter() - start
         self.memory.sample(mapped)
 
-    def told(self, thing: Any) -> Any:
+    def broadcast_object(self, thing: Any) -> Any:
         """Rank 0's small object on every rank."""
         return self.mesh.world().broadcast_object(thing) if self.context.world > 1 else thing
 
-    def say(self, doing: str) -> None:
+    def set_status(self, doing: str) -> None:
+        """Tell whoever watches this rank what it is doing."""
         self.doing = doing
-        self.context.status.say(doing)
+        self.context.status.set(doing)
 
 
 def set_up(context: RankContext, job: Job) -> Rank:
@@ -72,12 +73,12 @@ def set_up(context: RankContext, job: Job) -> Rank:
         torch.set_num_threads(job.threads)
     memory = PeakMemory(device)
     if job.plan.world_size > 1:
-        context.status.say("joining the other ranks")
+        context.status.set("joining the other ranks")
         init_process_group(context, device)
     mesh = build_mesh(job.plan.layout, context.rank, device.type)
     progress = Progress.for_stream(job.quiet) if context.rank == 0 else Progress()
     rank = Rank(context, job, device, mesh, progress, memory)
-    mesh.traffic.watch = lambda name: context.status.say(f"{rank.doing}, {name}")
+    mesh.traffic.watch = lambda name: context.status.set(f"{rank.doing}, {name}")
     return rank
 
 

@@ -54,7 +54,7 @@ def guard(rank: Rank) -> Guardrail | None:
             guardrail = Guardrail(rank.device)
         with rank.stage("check the prompt", "encode"):
             allowed = guardrail.allows(job.prompt)
-    if not rank.told(allowed):
+    if not rank.broadcast_object(allowed):
         raise blocked("the prompt")
     return guardrail
 
@@ -128,7 +128,7 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
     if rank.job.plan.world_size == 1:
         assert inputs is not None
         return inputs
-    rank.say("waiting for the text embeddings")
+    rank.set_status("waiting for the text embeddings")
     tensors = inputs.tensors() if inputs is not None else {}
     shapes = rank.mesh.world().broadcast_object({name: (x.shape, x.dtype) for name, x in tensors.items()})
     for name, (shape, dtype) in shapes.items():
@@ -140,7 +140,7 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
 
 def finish(rank: Rank, digest: str, started: float) -> dict[str, Any] | None:
     """Collect every rank's traffic and memory on rank 0 and leave together."""
-    rank.say("finish")
+    rank.set_status("finish")
     world = rank.mesh.world()
     mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
     everyone = [mine]

@@ -60,7 +60,7 @@ def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
             raise RequestError.told(
                 "engine-output", f"--{name} {path}: xDiT writes the video only", tries=[{name: None}]
             )
-    if environment.place() is not None:
+    if environment.joined_rank() is not None:
         raise RequestError.told(
             "engine-place", "--engine xfuser starts its own ranks; start it without torchrun or srun"
         )

@@ -31,7 +31,7 @@ SECONDS = 10
 def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: int) -> None:
     def work(context: RankContext) -> None:
         dist.all_reduce(torch.zeros(1))
-        context.status.say("step 3/9, ring hop")
+        context.status.set("step 3/9, ring hop")
         if context.rank == victim:
             time.sleep(0.2)  # the others are inside the collective by now
             if how == "raises":

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from hybridgen.distributed import allocator
-from hybridgen.distributed.peak_memory import PeakMemory, private_bytes
-from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.peak_memory import PeakMemory
+from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Progress
 from hybridgen.engine.rank import Rank
 from hybridgen.models import catalogue
@@ -99,23 +98,6 @@ def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
 
     (found,) = run_ranks(1, measure)
     assert size <= found < 1.2 * size
-
-
-def left_of_freed_blocks(_: RankContext) -> int:
-    """Bytes that ten blocks of 8 MB leave behind when the last one is still in use."""
-    torch.ones(30_000_000, dtype=torch.uint8)  # glibc's threshold follows the largest block that was freed
-    assert allocator.return_freed_memory()
-    before = private_bytes()
-    blocks = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(10)]
-    last = blocks.pop()
-    blocks.clear()
-    return private_bytes() - before - last.nbytes
-
-
-@pytest.mark.skipif(not allocator.has_huge_pages(), reason="the allocator is left alone without huge pages")
-def test_freed_blocks_of_a_decoding_rank_go_back() -> None:
-    """glibc would keep them. In a new process, since this one's free blocks would be taken first."""
-    assert run_local(1, left_of_freed_blocks, start_method="spawn")[0] < 8_000_000
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
