@@ -9,12 +9,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "pipefusion-quality.json"
-PAGE = ROOT / "docs" / "pipefusion-quality.md"
-PLOT, STRIP = PAGE.with_suffix(".png"), PAGE.with_name("pipefusion-strip.png")
+TABLE = RESULTS.with_suffix(".md")
+PLOT, STRIP = ROOT / "docs" / "pipefusion-quality.png", ROOT / "docs" / "pipefusion-strip.png"
 STRIP_CELL = (20, 4)
 """Steps and patches of the strip."""
-BEGIN = "<!-- made by python -m benchmarks.pipefusion_quality: do not edit from here -->"
-END = "<!-- to here -->"
+HEAD = (
+    "Written by `python -m benchmarks.pipefusion_quality`. What the columns mean and what was found: "
+    "[docs/pipefusion-quality.md](../../docs/pipefusion-quality.md)."
+)
 
 Options = Mapping[str, int | str]
 Result = dict[str, Any]
@@ -76,12 +78,15 @@ def row(steps: int, name: str, result: Result) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
+def page(results: list[Result]) -> str:
+    """The text of benchmarks/results/pipefusion-quality.md."""
+    return "\n".join([HEAD, "", *table(results), ""])
+
+
 def report(results: list[Result]) -> None:
-    """Print the table, put it into the page, and draw the plot."""
-    lines = "\n".join(table(results))
-    print(lines)
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{lines}\n\n{END}{rest.split(END)[1]}")
+    """Print the table, write it, and draw the plot."""
+    print(page(results))
+    TABLE.write_text(page(results))
     plot(results)
 
 
