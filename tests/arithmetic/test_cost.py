@@ -12,29 +12,18 @@ import pytest
 
 from benchmarks import planner_accuracy as accuracy
 from benchmarks.published import rows
-from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import AXES, Degrees
-from hybridgen.plan.layout import Layout
+from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip, Plan
-from hybridgen.planner.choose.orders import best_order, vae_span
-from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
-from hybridgen.planner.hardware.topology import Span, exchange_seconds, span, span_of_axis
-from hybridgen.planner.price import compute, cost, memory
+from hybridgen.planner.hardware.topology import Span, exchange_seconds
+from hybridgen.planner.price import compute, cost
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.strategies import registry
+from tests.support.published import PUBLISHED_CLIP, RACK, WAN22, wan
 
 ROOT = Path(__file__).parents[2]
-WAN22 = catalogue.find("wan2.2")
 COSMOS3 = catalogue.find("cosmos3-super")
-PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)
-"""The published 80 frames: 20 latent frames."""
-RACK = find("gb200-nvl72")
-
-
-def wan(**degrees: Any) -> Plan:
-    return Plan(WAN22, PUBLISHED_CLIP, Degrees(**degrees))
 
 
 # Against what is published
@@ -210,115 +199,3 @@ def test_streaming_hides_the_writing() -> None:
     assert streamed == pytest.approx(RACK.fixed.value + seconds + written / 20)
     slow = replace(RACK, writing=RACK.writing.times(0.01, ""))  # then the writing is what is waited for
     assert vae_price.tail_seconds(plan, slow, seconds) == pytest.approx(RACK.fixed.value + 100 * written)
-
-
-# Topology and mesh order
-
-
-@pytest.mark.parametrize("domain", [4, 6, 8, 72])
-@pytest.mark.parametrize(
-    "degrees",
-    [Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=8), Degrees(cfg=2, tp=2, ring=3, ulysses=2, vae=5)],
-    ids=str,
-)
-def test_spans_are_those_of_the_groups(degrees: Degrees, domain: int) -> None:
-    """The formula for an axis against every group of the layout, in several orders."""
-    for order in (AXES, AXES[::-1], ("ulysses", "cfg", "col", "row", "tp", "ring", "pipefusion")):
-        layout = Layout(degrees, order)
-        for axis in (a for a in AXES if degrees.size(a) > 1):
-            crossing = any(len({rank // domain for rank in group}) > 1 for group in layout.groups(axis))
-            assert crossing == span(layout, axis, domain).crosses, (order, axis)
-        assert vae_span(degrees.vae, layout.stride("cfg"), domain) == span(layout, "vae", domain)
-
-
-def test_a_domain_that_holds_all_has_one_order() -> None:
-    plan = wan(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)
-    assert best_order(plan, RACK).order == AXES
-    assert span_of_axis(4, 3, 72, 72) == Span(3, 3)
-
-
-@pytest.mark.parametrize("start", [AXES, AXES[::-1]], ids=["usual", "reversed"])
-def test_cfg_crosses_nodes_and_ulysses_does_not(start: tuple[str, ...]) -> None:
-    plan = best_order(replace(wan(cfg=2, ulysses=8, vae=8), order=start), find("h200"))
-    assert not span(plan.layout, "ulysses", 8).crosses and span(plan.layout, "cfg", 8).crosses
-
-
-@pytest.mark.parametrize(
-    ("hardware", "degrees"),
-    [
-        ("h100", Degrees(cfg=2, tp=2, ulysses=2, ring=3, vae=8)),
-        ("gb200-nvl72", Degrees(cfg=2, ulysses=8, attn2d=(36, 8), vae=8)),  # two axes of one size
-        ("h200", Degrees(pipefusion=2, ulysses=4, attn2d=(4, 3), vae=16)),
-    ],
-    ids=str,
-)
-def test_the_chosen_order_is_the_fastest_of_all(hardware: str, degrees: Degrees) -> None:
-    from itertools import permutations
-
-    machine, plan = find(hardware), Plan(WAN22, PUBLISHED_CLIP, degrees)
-    axes = [axis for axis in AXES if degrees.size(axis) > 1]
-
-    def seconds(order: tuple[str, ...]) -> float:
-        found = cost.cost(replace(plan, order=order), machine)
-        return found.denoise + found.decode
-
-    rest = [axis for axis in AXES if axis not in axes]
-    every = [seconds((*order, *rest)) for order in permutations(axes)]
-    assert seconds(best_order(plan, machine).order) == pytest.approx(min(every), rel=1e-12)
-    assert max(every) > 1.05 * min(every)
-
-
-# Machines
-
-
-def test_every_constant_has_an_origin() -> None:
-    for machine in MACHINES.values():
-        for name, constant in machine.constants():
-            first = constant.origin.split()[0].strip(":;")
-            assert first in ("measured", "fitted", "datasheet", "assumed", "mean", "the"), (machine.name, name)
-            assert math.isfinite(constant.value) and constant.value >= 0
-    assert len(MACHINES) == 11
-
-
-def test_a_file_describes_a_machine(tmp_path: Path) -> None:
-    file = tmp_path / "box.yaml"
-    file.write_text(
-        "base: cpu\nmatmul: {value: 75e9, origin: measured here}\nattention: 50000000000\ndomain: 4\n"
-        "inside: {bandwidth: {value: 2.5e9, origin: measured here}}\n"
-    )
-    machine = find(str(file))
-    assert (machine.name, machine.matmul.value, machine.matmul.origin) == ("box", 75e9, "measured here")
-    assert machine.attention.origin == "given in box.yaml" and machine.inside.bandwidth.value == 2.5e9
-    assert machine.domain == 4 and machine.inside.latency == find("cpu").inside.latency
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("matmul: 1e12\n", "needs base"),
-        ("base: h100\nmatmull: 1\n", "unknown key matmull; did you mean matmul?"),
-        ("base: h100\ninside: {bandwith: 1}\n", "unknown key inside.bandwith; did you mean bandwidth?"),
-        ("base: h100\nmatmul: fast\n", "must be a number"),
-        ("base: h100\nmatmul: -1\n", "1 or more"),
-        ("base: h100\nmatmul: {value: 1, from: x}\n", "unknown key matmul.from"),
-        ("base: h100\ndomain: 0\n", "a whole number above 0"),
-        ("base: h10\n", "nearest: h100"),
-        ("a: [\n", "not YAML"),
-    ],
-)
-def test_a_wrong_machine_file_is_refused(text: str, says: str, tmp_path: Path) -> None:
-    file = tmp_path / "box.yaml"
-    file.write_text(text)
-    with pytest.raises(RequestError, match=says.replace("?", r"\?").replace(".", r"\.")):
-        find(str(file))
-
-
-@pytest.mark.parametrize("stages", [(), (2, 2, 30, 2, 4), (2, 2, 2, 4, 30), (8, 8, 8, 8, 8)], ids=str)
-@pytest.mark.parametrize("order", [AXES, AXES[::-1]], ids=["usual", "reversed"])
-def test_the_fullest_rank_is_that_of_all_stages(stages: tuple[int, ...], order: tuple[str, ...]) -> None:
-    degrees = Degrees(cfg=2, pipefusion=5, ulysses=2, vae=8)
-    plan = Plan(WAN22, PUBLISHED_CLIP, degrees, order, stages=stages)
-    ranks = [plan.layout.rank({"pipefusion": stage}) for stage in range(degrees.pipefusion)]
-    fullest = max(ranks, key=lambda rank: memory.peak(plan, rank))
-    assert memory.fullest(plan)[1] == memory.terms(plan, fullest)
-    assert not stages or fullest == ranks[stages.index(max(stages))]

@@ -1,0 +1,68 @@
+"""Which widths of the parallel VAE are legal, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKLWan
+
+from hybridgen.models.catalogue import find
+from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import VaeFacts
+from hybridgen.plan.plan import Clip, Plan
+from hybridgen.strategies.parallel_vae import rules
+from tests.support.tiny_vae import WAN22_5B, config, plan_for
+
+
+@pytest.mark.parametrize(
+    ("degrees", "size", "rule", "options"),
+    [
+        (Degrees(cfg=2, ulysses=4, vae=4), (1280, 720), None, ()),
+        (Degrees(cfg=2, ulysses=4, vae=8), (1280, 720), None, ()),
+        (Degrees(cfg=2, ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4", "--vae 8")),
+        (Degrees(cfg=2, ulysses=4, vae=7), (1280, 720), "vae-width", ("--vae 8", "--vae 4")),
+        (Degrees(ulysses=4, vae=5), (1280, 720), "vae-width", ("--vae 4",)),
+        (Degrees(ulysses=4, vae=0), (1280, 720), "vae-width", ("--vae 1",)),
+        (Degrees(ulysses=8, vae=8), (48, 64), None, ()),
+        (Degrees(ulysses=8, vae=8), (48, 32), "vae-rows", ("--vae 6",)),
+        (Degrees(cfg=2, ulysses=4, vae=8), (32, 48), "vae-rows", ("--vae 4",)),
+    ],
+)
+def test_width_is_checked(degrees: Degrees, size: tuple[int, int], rule: str | None, options: Any) -> None:
+    found = list(rules.violations(Plan(find("wan2.2"), Clip(*size, 81, 40, 5.0), degrees)))
+    assert [(v.rule, tuple(f"--vae {change['vae']}" for change in v.nearest)) for v in found] == (
+        [(rule, options)] if rule else []
+    )
+    assert all(f"--vae {degrees.vae} " in v.message and v.rule in rules.RULES for v in found)
+
+
+@pytest.mark.parametrize("vae", [VaeFacts(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
+def test_rules_know_the_decoder(vae: VaeFacts) -> None:
+    with torch.device("meta"):
+        decoder = AutoencoderKLWan(**config(vae)).decoder
+    plan = plan_for(vae, 8, 8, 2, Degrees())
+    convs = [m for m in decoder.modules() if getattr(m, "kernel_size", ())[-2:] == (3, 3)]
+    assert sorted(m.in_channels for m in convs) == sorted(x.channels for x in rules.decoder_layers(plan, first=False))
+
+
+def test_traffic_of_72_ranks_is_counted_fast() -> None:
+    degrees = Degrees(cfg=2, ulysses=4, attn2d=(3, 3), vae=72)
+    plan = Plan(find("wan2.2"), Clip(1280, 720, 81, 40, 5.0), degrees)
+    start = time.perf_counter()
+    messages = list(rules.traffic(plan, 5))
+    assert time.perf_counter() - start < 0.05
+    assert {m.axis for m in messages} == {"vae"} and {m.strategy for m in messages} == {"parallel-vae"}
+    inner, edge = (sum(m.total for m in rules.traffic(plan, r) if "halo" in m.tensor) for r in (5, 71))
+    assert inner == 2 * edge
+
+
+def test_memory_shrinks_with_the_strip() -> None:
+    sizes = []
+    for ranks in (1, 2, 4, 8):
+        plan = Plan(find("wan2.2"), Clip(1280, 720, 81, 40, 1.0), Degrees(cfg=2, ulysses=8, vae=ranks))
+        sizes.append(sum(term.size for term in rules.memory(plan, 0)))
+        assert not list(rules.memory(plan, 8))
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 7 * sizes[-1] > 0
