@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Optional
+from dataclasses import fields
+from typing import Annotated, Any, Optional, get_type_hints
 
 import typer
 
 from hybridgen.recipe import fields as recipe
+from hybridgen.recipe.flags import name_of
 
 PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 
@@ -61,6 +63,36 @@ def with_recipe_flags(sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Ca
         return verb
 
     return decorate
+
+
+def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Any]:
+    """Give a verb the flags of these sections of a recipe, and those that the dataclass `own` declares.
+
+    The verb takes an instance of `own`, and the recipe's flags as a dictionary {field name: value or None}.
+    """
+
+    def decorate(verb: Callable[..., Any]) -> Any:
+        def command(**given: Any) -> None:
+            mine = {item.name: given.pop(item.name) for item in fields(own)}
+            verb(own(**mine), given)
+
+        params = [_parameter(s, name, item) for s, name, item in recipe.options() if s in sections]
+        hints = get_type_hints(own)
+        params += [_own_parameter(item, hints[item.name]) for item in fields(own)]
+        command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+        command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in params}
+        return command
+
+    return decorate
+
+
+def _own_parameter(item: Any, kind: Any) -> inspect.Parameter:
+    about = item.metadata
+    names = about["flags"] or (name_of(item),)
+    info = typer.Option(*names, help=about["help"], metavar=about["metavar"], rich_help_panel=about["panel"])
+    kinds = inspect.Parameter
+    return kinds(item.name, kinds.KEYWORD_ONLY, default=item.default, annotation=Annotated[kind, info])
 
 
 def _parameter(section: str, name: str, item: Any) -> inspect.Parameter:

@@ -1,0 +1,38 @@
+"""Flags of one command that are no fields of a recipe, declared once as the fields of a dataclass. No torch.
+
+Signature, help and the words that repeat a command are made from the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import field, fields
+from typing import Any
+
+
+def flag(help: str, *names: str, default: Any = None, metavar: str | None = None, panel: str | None = None) -> Any:
+    """A field of a command's flags. Its flag is --FIELD-NAME unless `names` are given; `panel` groups it in the help.
+
+    A flag that may be given several times has the type Optional[list[str]].
+    """
+    return field(default=default, metadata={"help": help, "flags": names, "metavar": metavar, "panel": panel})
+
+
+def name_of(item: Any) -> str:
+    """The long flag of a field: "--max-time"."""
+    names = item.metadata["flags"]
+    return str(names[0]).partition("/")[0] if names else f"--{item.name.replace('_', '-')}"
+
+
+def words_of(given: Any, leave_out: Collection[str] = ()) -> list[str]:
+    """The words that give these flags again: those that are not as by default, but for the fields in `leave_out`."""
+    words: list[str] = []
+    for item in fields(given):
+        value = getattr(given, item.name)
+        if item.name in leave_out or value == item.default:
+            continue
+        values = value if isinstance(value, list) else [value]
+        for one in values:
+            shown = [] if one is True else [f"{one:g}" if isinstance(one, float) else str(one)]
+            words += [name_of(item), *shown]
+    return words
