@@ -120,20 +120,20 @@ HEAD = """\
 
 Written by `python -m tests.support.matrix` from the data that the tests run; do not edit.
 
-Every composition below runs in the tests on real CPU ranks with a tiny Wan of two experts and two branches, and its
-final latents are compared with those of diffusers' WanPipeline in one process: ||a - b|| / ||b|| must be at most
-1e-5 (fp32). Each run also checks that every rank sent the bytes that the strategies' rules declare, and with a
-parallel VAE that the pixels are those of one process.
+Every composition below runs in the tests on CPU ranks with a tiny Wan of two experts and two branches. Its final latents
+are compared with those of diffusers' WanPipeline in one process. The figure is ||a - b|| / ||b|| in fp32, and must be at
+most 1e-5. Each run also checks that every rank sent the bytes that the strategies' rules declare. With a parallel VAE it
+checks that the pixels are those of one process.
 
-The same pairs run for Wan from pictures (tests/ranks/test_wan_image.py), Cosmos Predict (tests/ranks/test_cosmos.py) and Cosmos 3
-(tests/ranks/test_cosmos3.py), each against its own pipeline and to the same limit.
+The same pairs run for Wan from images, Cosmos Predict and Cosmos 3 (test_wan_image.py, test_cosmos.py and
+test_cosmos3.py in tests/ranks), each against its own pipeline and to the same limit.
 
-PipeFusion is exact while every step is synchronous (`--warmup` of all steps); those figures are shown. With stale K/V
+PipeFusion is exact while every step is synchronous (`--warmup` of all steps), and those figures are shown. With old K/V
 the same compositions are compared with a simulation of PipeFusion in one process, to the same limit.
 
 ## Pairs
 
-Each at 4 ranks; those of the VAE with cfg and pipefusion at 2. `usp` is ulysses with ring.
+All pairs have 4 ranks, except those of the VAE with cfg and pipefusion, which have 2. `usp` is ulysses with ring.
 """
 TRIPLE_HEAD = """
 ## Three and more
