@@ -50,6 +50,20 @@ TYPES: dict[str, Any] = {
 }
 
 
+def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
+    """The fields of a recipe's sections that were given, as words of a command; the prompt is left out.
+
+    `instead` are other values for some of them, by name.
+    """
+    found: list[str] = []
+    for section, name, item in recipe.options():
+        value = getattr(getattr(given, section) if section else given, name)
+        if section in sections and name != "prompt" and value is not None:
+            value = instead.get(name, value)
+            found += [recipe.flag_of(item), ",".join(value) if isinstance(value, list) else str(value)]
+    return found
+
+
 def with_recipe_flags(sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a verb that takes **flags the flags of these sections of a recipe, before its own parameters."""
 

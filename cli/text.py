@@ -109,11 +109,13 @@ BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "mib": 2**20, "g
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-def quantity(flag: str, given: str, units: dict[str, float], example: str) -> float:
-    """Read "40GB" or "20m". Raises RequestError (quantity)."""
+def quantity(flag: str, given: str | None, units: dict[str, float], example: str) -> float | None:
+    """Read "40GB" or "20m"; None where nothing is given. Raises RequestError (quantity)."""
+    if given is None:
+        return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", given)
     if match is None or match[2].lower() not in units or float(match[1]) <= 0:
-        raise RequestError.told("quantity", f"{flag} {given} is no amount above 0; write it as in {flag} {example}")
+        raise RequestError("quantity", flag, given, "is not an amount above 0 with its unit", [example])
     return float(match[1]) * units[match[2].lower()]
 
 

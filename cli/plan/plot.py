@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.cli.text import counted, seconds
-from hybridgen.distributed.files import free_name
+from hybridgen.distributed.files import free_name, may_write, written_whole
 from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.ranking import Candidate
@@ -38,18 +38,13 @@ def draw(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RequestError.told(
-            "plot", "--plot needs matplotlib, which is not installed", tries=["pip install matplotlib"]
-        ) from error
-    if path.exists():
-        near = str(free_name(path, path.suffix))
-        message = f"--plot {path} exists, and nothing is overwritten; nearest: {near}"
-        raise RequestError.told("output-exists", message, tries=[{"plot": near}])
+        missing = "needs matplotlib, which is not installed"
+        raise RequestError("plot", "plot", None, missing, tries=["pip install matplotlib"]) from error
     figure = Figure(figsize=(12, 5.2), layout="constrained")
     if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
-        near = str(free_name(path.with_suffix(".png"), ".png"))
-        message = f"--plot {path} names no kind of picture that matplotlib writes; nearest: {near}"
-        raise RequestError.told("output-format", message, tries=[{"plot": near}])
+        near = free_name(path.with_suffix(".png"))
+        raise RequestError("output-format", "plot", path, "names no kind of picture that matplotlib writes", [near])
+    may_write("plot", path, can_overwrite=False)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _scaling(left, widths)
     _times(right, shown[:BARS])
@@ -58,10 +53,8 @@ def draw(
     title = f"{facts.name}, {made}, on {found.ask.hardware.title} (predicted)"
     figure.suptitle(title, fontsize=15)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=12, frameon=False)
-    try:
-        figure.savefig(path, dpi=160)
-    except OSError as error:
-        raise RequestError.told("output-folder", f"--plot {path} cannot be written: {error.strerror}") from error
+    with written_whole(path, overwrite=False) as part:
+        figure.savefig(part, dpi=160, format=path.suffix.lower()[1:])
 
 
 def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:

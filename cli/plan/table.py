@@ -143,9 +143,9 @@ def hosts_line(found: Recommendation) -> list[str]:
     return command("", f"on each host as {hosts.torchrun}, or under srun")
 
 
-def rest_line(found: Recommendation, gpus: int) -> list[str]:
+def rest_line(found: Recommendation) -> list[str]:
     """What the GPUs can do that --fewer leaves."""
-    width = found.ask.gpus
+    gpus, width = found.gpus, found.ask.gpus
     more, left = divmod(gpus - width, width)
     free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
     free += f"{', and ' if more and left else ''}{_gpus(left)} {'is' if left == 1 else 'are'} free" if left else ""

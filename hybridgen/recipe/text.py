@@ -6,8 +6,10 @@ import re
 import sys
 import textwrap
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from hybridgen.distributed.files import may_write, written_whole
 from hybridgen.recipe.fields import SCHEMA, Recipe, held_by
 
 WIDTH = 100
@@ -92,3 +94,10 @@ def _type(item: Any) -> dict[str, Any]:
     if item.metadata.get("choices"):
         found["enum"] = list(item.metadata["choices"])
     return found
+
+
+def save(recipe: Recipe, path: Path, flag: str) -> None:
+    """Write a recipe to the file that a flag names. Raises RequestError (output-exists, output-folder)."""
+    may_write(flag, path, can_overwrite=False)
+    with written_whole(path, overwrite=False) as part:
+        part.write_text(dumps(recipe), encoding="utf-8")

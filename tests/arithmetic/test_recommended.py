@@ -85,10 +85,10 @@ def test_fewer_gpus_where_more_are_no_faster() -> None:
     machine = find("rtx4090")
     slow = replace(machine.inside, bandwidth=Constant(1e8, "made up"), hop=Constant(0.05, "made up"))
     many = Ask(Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P), 8, replace(machine, inside=slow))
-    found, everything = recommend.fewer(many), recommend.recommend(many)
+    found, everything = recommend.with_fewer(many), recommend.recommend(many)
     assert found.ask.gpus == 2 and found.best.config.startswith("cfg2")
     assert found.best.cost.clip < everything.best.cost.clip
-    assert recommend.fewer(ask(8)).ask.gpus == 8
+    assert recommend.with_fewer(ask(8)).ask.gpus == 8
 
 
 def test_fewer_says_what_the_rest_could_do(plan: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hybridgen.models import catalogue
 from hybridgen.plan.degrees import Degrees
@@ -78,10 +78,17 @@ class Recommendation:
     """Empty only in what search() found."""
     rejected: tuple[Rejected, ...]
     """Legal plans that break a limit of memory or time."""
+    gpus: int
+    """GPUs that there are; `ask.gpus` are fewer where more would be no faster."""
 
     @property
     def best(self) -> Candidate:
         return self.candidates[0]
+
+    @property
+    def asked(self) -> Ask:
+        """What was asked, for all GPUs that there are."""
+        return replace(self.ask, gpus=self.gpus)
 
     @property
     def one_gpu(self) -> float:

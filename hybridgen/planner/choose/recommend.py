@@ -4,19 +4,84 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
 from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.choose.ask import Ask, Recommendation, rounder
+from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
+from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.no_plan import refusal
 from hybridgen.planner.choose.ranking import tie_share
 from hybridgen.planner.choose.search import search
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.known import DEFAULT
+from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
+from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_pipefusion_options, with_heads
 
 MAX_SURPRISE = 3
 """How many times as long or as short as predicted a measured time may be without a word."""
+
+
+def plan_for(
+    recipe: Recipe,
+    gpus: int | None = None,
+    hardware: str | None = None,
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    heads: int | None = None,
+    model_facts: Path | None = None,
+    approximate: bool = False,
+    fewer: bool = False,
+    anchor: float | None = None,
+    max_time: float | None = None,
+    memory: float | None = None,
+) -> Recommendation:
+    """Ranked plans for what a recipe leaves open, the recommended one first.
+
+    gpus: how many there are; without it hosts, or the recipe's degrees, say so.
+    hardware: a machine by name, or a YAML file of one.
+    heads: attention heads instead of the model's own.
+    model_facts: YAML file of a model that is not in the catalogue.
+    approximate: whether pipefusion competes.
+    fewer: take fewer GPUs where more are no faster.
+    anchor: denoise seconds of the clip that were measured on one GPU.
+    max_time, memory: limits, in seconds of the clip end to end and in bytes of a GPU.
+
+    Raises RequestError.
+    """
+    facts, parallel = facts_of(recipe, model_facts, heads), recipe.parallel
+    count, per_node = count_gpus(gpus, nodes, gpus_per_node, given_degrees(parallel))
+    machine = find(hardware or DEFAULT).joined(per_node)
+    if not approximate and parallel.pipefusion in (None, 1):
+        refuse_pipefusion_options(parallel)
+    ask = ask_for(published_frames(recipe, facts), count, machine, facts)
+    if anchor is not None:
+        ask = replace(ask, hardware=anchored(machine, ask.template, anchor))
+    ask = replace(ask, approximate=approximate, memory=memory, max_time=max_time)
+    try:
+        return with_fewer(ask) if fewer else recommend(ask)
+    except RequestError as error:
+        raise with_counts(error, count, gpus, nodes) from error
+
+
+def facts_of(recipe: Recipe, own: Path | None = None, heads: int | None = None) -> ModelFacts:
+    """Facts of the recipe's model, or of a file, with other heads if asked for. Raises RequestError."""
+    if own is not None and recipe.model is not None:
+        problem = f"--model {recipe.model} names another model; give one of the two"
+        raise RequestError("model-facts", "model-facts", own, problem)
+    if own is not None:
+        from hybridgen.planner.facts_file import read
+
+        facts = read(own)
+    else:
+        facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    return facts if heads is None or heads == facts.transformer.heads else with_heads(facts, heads)
 
 
 def recommend(ask: Ask) -> Recommendation:
@@ -38,9 +103,9 @@ def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     if math.isfinite(seconds) and factor > 0:
         return hardware.slower(factor, f"scaled to --anchor {seconds:g} s")
     possible = math.isfinite(seconds) and seconds > 0
-    complaint = f"is no denoise time of one {hardware.title}" if possible else "must be a number of seconds above 0"
-    message = f"--anchor {seconds:g} {complaint}; predicted: {_three_digits(alone.denoise)} s"
-    raise RequestError.told("anchor", message, tries=[{"anchor": None}])
+    problem = f"is less than one {hardware.title} can take" if possible else "must be a number of seconds above 0"
+    problem += f"; predicted: {_three_digits(alone.denoise)}"
+    raise RequestError("anchor", "anchor", f"{seconds:g}", problem, tries=[{"anchor": None}])
 
 
 def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:
@@ -69,11 +134,31 @@ def scaling(ask: Ask) -> list[Recommendation]:
     return [one for one in found if one.candidates]
 
 
-def fewer(ask: Ask) -> Recommendation:
+def with_fewer(ask: Ask) -> Recommendation:
     """The recommendation for the fewest GPUs that are no slower than the best width, within the model's error."""
     found = scaling(ask)
     if not found:
         return recommend(ask)  # says why there is none
     fastest = min(found, key=lambda r: r.best.cost.clip).best.cost
     limit = fastest.clip + tie_share(ask.hardware) * fastest.denoise
-    return next(r for r in found if r.best.cost.clip <= limit)
+    return replace(next(r for r in found if r.best.cost.clip <= limit), gpus=ask.gpus)
+
+
+def faster_with_fewer(found: Recommendation) -> Recommendation | None:
+    """The recommendation for a rounder number of fewer GPUs, where that is faster than all of them."""
+    ask, limit = found.ask, (1 - tie_share(found.ask.hardware)) * found.best.cost.clip
+    smaller = [_freed(ask, gpus) for gpus in rounder(ask.gpus) if gpus < ask.gpus]
+    faster = [one for one in smaller if one.candidates and one.best.cost.clip < limit]
+    return min(faster, key=lambda one: one.best.cost.clip, default=None)
+
+
+def with_a_quarter(found: Recommendation) -> Recommendation | None:
+    """The recommendation for about a quarter of the GPUs, at which efficiency is higher; None where there is none."""
+    gpus = found.ask.gpus
+    part = _freed(found.ask, max(2 ** (gpus // 4).bit_length() // 2, 1))
+    return part if gpus > 1 and part.candidates else None
+
+
+def _freed(ask: Ask, gpus: int) -> Recommendation:
+    """What is found for another number of GPUs, every degree open."""
+    return search(replace(ask, gpus=gpus, fixed={}, order=None))

@@ -29,7 +29,7 @@ def search(ask: Ask) -> Recommendation:
         if not found:
             fitting.append(candidate)
     order = ranked(fitting, tie_share(ask.hardware))
-    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)))
+    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)), ask.gpus)
 
 
 def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:

@@ -251,6 +251,8 @@ CPU = Hardware(
 MACHINES = {
     machine.name: machine for machine in (GB200, B200, H200, H100, H100_PCIE, A100, H20, L40S, RTX4090, RTX5090, CPU)
 }
+DEFAULT = GB200.name
+"""The machine that is planned for where none is named."""
 ALIASES = {
     "gb200": "gb200-nvl72",
     "h100-sxm": "h100",
