@@ -90,7 +90,7 @@ REFUSED = [
     ("run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 -p x --device cpu", "memory", "no 72 GPUs"),
     ("run --model demo -p x --ulysses_degree 2", "usage", "xDiT's --ulysses_degree is --ulysses here"),
     ("run --model demo -p x --ulyses 2", "usage", "--ulysses"),
-    ("plan", "gpus", "--gpus is missing"),
+    ("plan", "gpus", "--gpus: is missing"),
     ("plan --gpus 8 --heads 7", "heads", "nearest: 5, 8"),
     ("run --model tiny:cosmos2-t2i -p x --frames 5", "one-frame", "nearest: 1"),
     ("run --model tiny:cosmos2-t2i -p x --out clip.gif", "output-format", ".png or .mp4; nearest: clip.png"),

@@ -168,8 +168,8 @@ def test_the_launcher_starts_as_many_ranks_as_the_plan_has(flags: str, gpus: int
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--gpus 16 --gpus-per-node 3", "--gpus-per-node 3 does not divide 16 GPUs; nearest: 2"),
-        ("--cfg 2 --ulysses 8 --gpus-per-node 6", "--gpus-per-node 6 does not divide 16 GPUs; nearest: 4"),
+        ("--gpus 16 --gpus-per-node 3", "--gpus-per-node 3: does not divide 16 GPUs; nearest: 2"),
+        ("--cfg 2 --ulysses 8 --gpus-per-node 6", "--gpus-per-node 6: does not divide 16 GPUs; nearest: 4"),
     ],
 )
 def test_hosts_that_do_not_divide_the_gpus_are_refused(flags: str, says: str, plan: Any) -> None:
