@@ -18,9 +18,9 @@ from hybridgen.engine.worker import apply_strategies
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts, TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
+from hybridgen.strategies.registry import Degrees
 from tests.support.tiny import SEED, noise, scheduler, tiny_job
 
 SIDE = 256

@@ -23,8 +23,8 @@ from hybridgen.distributed.mesh import build_mesh
 from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.engine.rank import quiet_libraries
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import VaeFacts
+from hybridgen.strategies.registry import Degrees
 from tests.support.tiny_vae import RESIDUAL, TINY, relative_error
 
 ULYSSES = Degrees(ulysses=2)

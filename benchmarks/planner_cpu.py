@@ -24,12 +24,12 @@ from benchmarks.turns import CALM, machine, taken_by_others
 from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.engine.calibrate import Settings, run
 from hybridgen.engine.rank import quiet_libraries
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware import calibration
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.cost import cost
+from hybridgen.strategies.registry import Degrees
 
 SIZES = {
     "attention": Size(tokens=3072, layers=2, heads=8, head_dim=64, steps=2),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts, TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner import facts_file
+from hybridgen.strategies.registry import Degrees
 
 DATA = Path(__file__).parent / "data" / "published_latency.csv"
 
@@ -103,11 +103,11 @@ def degrees(config: str) -> Degrees:
         assert match, config
         name, first, second = match[1], int(match[2]), match[3]
         if name == "a2d":
-            found = replace(found, attn2d=(first, int(second)))
+            found = found.changed(attn2d=(first, int(second)))
         elif name == "cp":
-            found = replace(found, attn2d=(3, 3))
+            found = found.changed(attn2d=(3, 3))
         elif name != "fsdp":
-            found = replace(found, **{{"ul": "ulysses"}.get(name, name): first})  # type: ignore[arg-type]
+            found = found.changed(**{{"ul": "ulysses"}.get(name, name): first})
     return found
 
 

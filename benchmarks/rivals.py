@@ -14,9 +14,9 @@ from benchmarks.contenders import stock, transformer, vae
 from benchmarks.turns import Contender
 from hybridgen.distributed.mesh import Mesh, build_mesh
 from hybridgen.models.wan.vae import to_uint8, unnormalise
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import VaeFacts
 from hybridgen.plan.plan import Plan
+from hybridgen.strategies.registry import Degrees
 from tests.support.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
 
 CPU = torch.device("cpu")

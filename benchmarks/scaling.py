@@ -23,7 +23,7 @@ from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.distributed.sequence import Shard, patchify
 from hybridgen.engine.rank import quiet_libraries
-from hybridgen.plan.degrees import Degrees
+from hybridgen.strategies.registry import Degrees
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from hybridgen.cli.text import paragraph, ranks, size, table
-from hybridgen.plan.degrees import AXES
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, by_strategy
@@ -15,17 +12,6 @@ from hybridgen.strategies import registry
 MAX_GRID = 12
 """Rows or columns of a grid that is drawn whole."""
 WIDTH = 100
-
-AXIS_NOTES = {
-    "cfg": "prediction, once a step",
-    "pipefusion": "hidden state to the next stage",
-    "tp": "activations, after every matrix pair",
-    "ring": "K V, hop by hop",
-    "row": "K V (ranks of one column)",
-    "col": "Q out, partial O back (ranks of one row)",
-    "ulysses": "Q K V in, O out",
-    "vae": "halo rows, K V, pixels, at decode",
-}
 
 
 def head(plan: Plan) -> list[str]:
@@ -65,7 +51,7 @@ def pipeline(plan: Plan) -> str:
 
 
 def mesh(plan: Plan) -> list[str]:
-    """The ranks as a grid: one cell is one ulysses group, one block one cfg half, stage and tp slice."""
+    """The ranks as grids: one cell is one ulysses group, one grid one cfg half, stage and tp slice."""
     layout = plan.layout
     used = [axis for axis in plan.order if plan.degrees.size(axis) > 1]
     if not used:
@@ -73,61 +59,69 @@ def mesh(plan: Plan) -> list[str]:
     sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used)
     fastest = f", {used[-1]} fastest" if len(used) > 1 else ""
     lines = [f"mesh: {sizes} = {ranks(plan.world_size)}{fastest}", ""]
-    for outer in _places(layout, ("pipefusion", "tp")):
-        blocks = [_block(layout, {**outer, **half}) for half in _places(layout, ("cfg",))]
+    for outer in _places(layout, "apart"):
+        blocks = [_block(layout, {**outer, **half}) for half in _places(layout, "beside")]
         together = [_beside(blocks)] if sum(len(b[0]) for b in blocks) + 4 * len(blocks) <= WIDTH else blocks
         for block in together:
             lines += [*block, ""]
     return lines
 
 
-def _places(layout: Layout, axes: Iterable[str]) -> Iterator[dict[str, int]]:
-    places: list[dict[str, int]] = [{}]
-    for axis in axes:
-        places = [{**p, axis: i} for p in places for i in range(layout.degrees.size(axis))]
-    yield from places
+Places = dict[str, int]
+"""Coordinates by axis."""
 
 
-def _block(layout: Layout, outer: dict[str, int]) -> list[str]:
-    """One grid, all lines equally wide."""
+def _drawn(layout: Layout, kind: str) -> list[str]:
+    """The axes of more than one rank that are drawn so, slowest first."""
     degrees = layout.degrees
-    down, across = ("row", "col") if degrees.ring == 1 else ("row", "ring")
-    rows, cols = _shown(degrees.size(down)), _shown(degrees.size(across))
-    title = ", ".join(
-        f"{axis} {i}" + (f": {('with prompt', 'without')[i]}" if axis == "cfg" else "")
-        for axis, i in outer.items()
-        if degrees.size(axis) > 1
-    )
-    cells = [[_cell(layout, {**outer, down: r, across: c}) for c in cols] for r in rows]
-    label = [f"{down} {r}" if degrees.size(down) > 1 else "" for r in rows]
-    top = [f"{across} {c}" if degrees.size(across) > 1 else "" for c in cols]
+    return [name for name in degrees.default_order if degrees.axes[name].drawn == kind and degrees.size(name) > 1]
+
+
+def _places(layout: Layout, kind: str) -> list[Places]:
+    """All coordinates on the axes that are drawn so."""
+    places: list[Places] = [{}]
+    for axis in _drawn(layout, kind):
+        places = [{**p, axis: i} for p in places for i in range(layout.degrees.size(axis))]
+    return places
+
+
+def _title(layout: Layout, place: Places) -> str:
+    """Coordinates in words: "tp 1, cfg 0: with prompt"."""
+    members = {axis: layout.degrees.axes[axis].members for axis in place}
+    return ", ".join(f"{axis} {i}" + (f": {members[axis][i]}" if members[axis] else "") for axis, i in place.items())
+
+
+def _block(layout: Layout, outer: Places) -> list[str]:
+    """One grid, all lines equally wide."""
+    down, across = _places(layout, "down"), _places(layout, "across")
+    rows, columns = _shown(down), _shown(across)
+    cells = [[_cell(layout, {**outer, **row, **column}) for column in columns] for row in rows]
+    label, top = ([_title(layout, place) for place in places] for places in (rows, columns))
     width = max(len(text) for line in [top, *cells] for text in line)
     side = max(map(len, label))
-    lines = [" " * side + "".join(f"  {text:<{width}}" for text in top)] if any(top) else []
+    lines = [" " * side + "  " + _title(layout, outer)] if outer else []
+    lines += [" " * side + "".join(f"  {text:<{width}}" for text in top)] if any(top) else []
     lines += [
         f"{name:<{side}}" + "".join(f"  {text:<{width}}" for text in line)
         for name, line in zip(label, cells, strict=True)
     ]
-    hidden = degrees.size(down) * degrees.size(across) - len(rows) * len(cols)
-    if hidden:
+    if hidden := len(down) * len(across) - len(rows) * len(columns):
         lines.append(f"{'':<{side}}  ... {hidden} more groups by the same rule")
-    if title:
-        lines.insert(0, " " * side + "  " + title)
     wide = max(map(len, lines))
     return [line.ljust(wide) for line in lines]
 
 
-def _shown(count: int) -> list[int]:
-    return list(range(count)) if count <= MAX_GRID else [0, 1, count - 1]
+def _shown(places: list[Places]) -> list[Places]:
+    return places if len(places) <= MAX_GRID else [*places[:2], places[-1]]
 
 
-def _cell(layout: Layout, place: dict[str, int]) -> str:
-    """The ranks of one ulysses group, as a range where they follow each other."""
-    group = layout.group(layout.rank(place), ["ulysses"])
+def _cell(layout: Layout, place: Places) -> str:
+    """The ranks of one group inside a cell, as a range where they follow each other."""
+    group = layout.group(layout.rank(place), _drawn(layout, "inside"))
     digits = len(str(layout.world_size - 1))
     if len(group) == 1:
         return f"{group[0]:>{digits}}"
-    if layout.stride("ulysses") == 1:
+    if group == [*range(group[0], group[-1] + 1)]:
         return f"{group[0]:>{digits}}-{group[-1]:>{digits}}"
     shown = group if len(group) <= 4 else [*group[:2], -1, group[-1]]
     return " ".join(".." if rank < 0 else f"{rank:>{digits}}" for rank in shown)
@@ -139,24 +133,22 @@ def _beside(blocks: list[list[str]]) -> list[str]:
 
 def axes(plan: Plan) -> list[str]:
     """Every axis in use: its size, an example, what it exchanges and how much rank 0 sends."""
-    layout, messages = plan.layout, registry.traffic(plan, 0)
-    rows = []
-    for axis in reversed(AXES):
-        if plan.degrees.size(axis) > 1:
-            example = layout.group(0, [axis])
-            rows.append(_axis_row(plan, axis, plan.degrees.size(axis), example, messages))
-    if plan.degrees.vae > 1:
-        rows.append(_axis_row(plan, "vae", plan.degrees.vae, layout.vae_ranks(), messages))
+    messages, degrees = registry.traffic(plan, 0), plan.degrees
+    placed = reversed(degrees.default_order)
+    overlaid = (axis.name for axis in degrees.axes.values() if axis.place is None)
+    rows = [_axis_row(plan, name, messages) for name in (*placed, *overlaid) if degrees.size(name) > 1]
     if not rows:
         return []
     return table(("axis", "ranks of a group", "exchanges", "size", "sends / step", "sends / clip"), rows, left=3)
 
 
-def _axis_row(plan: Plan, axis: str, count: int, example: list[int], messages: list[Message]) -> list[str]:
-    total = sum(m.total for m in messages if m.axis == axis)
+def _axis_row(plan: Plan, name: str, messages: list[Message]) -> list[str]:
+    axis, own = plan.degrees.axes[name], [m for m in messages if m.axis == name]
+    example = plan.layout.overlay(name) if axis.place is None else plan.layout.group(0, [name])
     shown = " ".join(map(str, example)) if len(example) <= 6 else f"{example[0]} {example[1]} .. {example[-1]}"
-    step = "at the end" if axis == "vae" else size(total / plan.clip.steps)
-    return [axis, shown, AXIS_NOTES[axis], str(count), step, size(total)]
+    total = sum(message.total for message in own)
+    step = "at the end" if axis.place is None else size(total / plan.clip.steps)
+    return [name, shown, axis.exchanges, str(plan.degrees.size(name)), step, size(total)]
 
 
 def sends(plan: Plan) -> list[str]:

@@ -91,8 +91,8 @@ def _usage(error: Any) -> list[str]:
     """A wrong flag or value, in one line."""
     message = " ".join(error.format_message().split())
     name = getattr(error, "option_name", "")
-    if name in options.PEERS:
-        engine, flag = options.PEERS[name]
+    if name in (peers := options.peers()):
+        engine, flag = peers[name]
         message = f"{engine}'s {name} is {flag} here"
     lines = [f"error[usage]: {message}"]
     context = getattr(error, "ctx", None)

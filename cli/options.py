@@ -15,31 +15,19 @@ from hybridgen.recipe.flags import name_of
 PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 
 PEERS = {
-    "--ulysses_degree": ("xDiT", "--ulysses"),
-    "--ulysses-degree": ("vLLM-Omni and SGLang", "--ulysses"),
-    "--ulysses_size": ("Wan", "--ulysses"),
-    "--ring_degree": ("xDiT", "--ring"),
-    "--ring-degree": ("vLLM-Omni and SGLang", "--ring"),
-    "--ring_size": ("Wan", "--ring"),
-    "--sp-degree": ("SGLang", "--usp"),
-    "--cfg-parallel-size": ("vLLM-Omni and SGLang", "--cfg"),
-    "--use_cfg_parallel": ("xDiT", "--cfg 2"),
-    "--enable-cfg-parallel": ("SGLang", "--cfg 2"),
-    "--tensor_parallel_degree": ("xDiT", "--tp"),
-    "--tensor-parallel-size": ("vLLM-Omni", "--tp"),
-    "--tp-size": ("SGLang", "--tp"),
-    "--pipefusion_parallel_degree": ("xDiT", "--pipefusion"),
-    "--num_pipeline_patch": ("xDiT", "--patches"),
-    "--warmup_steps": ("xDiT", "--warmup"),
-    "--vae_parallel_size": ("xDiT", "--vae"),
-    "--use_parallel_vae": ("xDiT", "--vae"),
-    "--vae-patch-parallel-size": ("vLLM-Omni", "--vae"),
     "--num_inference_steps": ("xDiT", "--steps"),
     "--num_frames": ("xDiT", "--frames"),
     "--guidance_scale": ("xDiT", "--guidance"),
     "--output": ("other tools", "--out"),
 }
-"""Other engines' spellings of flags that exist here: engine, flag."""
+
+
+def peers() -> dict[str, tuple[str, str]]:
+    """Other tools' spellings of flags that exist here: tool, flag. Those of strategies are declared with them."""
+    from hybridgen.strategies.registry import SETTINGS
+
+    return {flag: peer for item in SETTINGS for flag, peer in item.peers.items()} | PEERS
+
 
 TYPES: dict[str, Any] = {
     "Optional[int]": Optional[int],

@@ -2,68 +2,63 @@
 
 Why this order: the exchange of K/V (ring, attention2d) wraps the local kernel, and Ulysses wraps that, because it
 must hand the exchange whole heads. PipeFusion replaces how a pass runs through the blocks, so it comes after the
-attention is complete; cfg replaces how the passes' predictions meet, so it comes after that. The VAE is apart.
+attention is complete; cfg replaces how the passes' predictions meet, so it comes after that. The VAE is apart, and usp
+sets the degrees of others.
 """
 
+# ruff: noqa: F401 - the imports are the table
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, Protocol
+from dataclasses import field, make_dataclass, replace
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import Violation
+from hybridgen.plan import degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term, shared_messages
-from hybridgen.strategies.attention2d import rules as attention2d
-from hybridgen.strategies.cfg import rules as cfg
-from hybridgen.strategies.parallel_vae import rules as parallel_vae
-from hybridgen.strategies.pipefusion import rules as pipefusion
-from hybridgen.strategies.ring import rules as ring
-from hybridgen.strategies.tp import rules as tp
-from hybridgen.strategies.ulysses import rules as ulysses
+from hybridgen.strategies.strategy import Strategy
+
+# The table: one line a strategy, in the order of application.
+# isort: off
+from hybridgen.strategies.tp.rules import STRATEGY as tp
+from hybridgen.strategies.ring.rules import STRATEGY as ring
+from hybridgen.strategies.attention2d.rules import STRATEGY as attention2d
+from hybridgen.strategies.ulysses.rules import STRATEGY as ulysses
+from hybridgen.strategies.pipefusion.rules import STRATEGY as pipefusion
+from hybridgen.strategies.cfg.rules import STRATEGY as cfg
+from hybridgen.strategies.parallel_vae.rules import STRATEGY as parallel_vae
+from hybridgen.strategies.usp.rules import STRATEGY as usp
+# isort: on
+
+STRATEGIES: tuple[Strategy, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Strategy))
+"""What was imported above, in that order."""
+DEGREES = tuple(sorted((d for s in STRATEGIES for d in s.degrees), key=lambda degree: degree.listed))
+"""Every degree in the order of the flags, which is that of a recipe's keys."""
+OPTIONS = tuple(sorted((o for s in STRATEGIES for o in s.options), key=lambda option: option.listed))
+SHORTHANDS = tuple(sorted((o for s in STRATEGIES for o in s.shorthands), key=lambda option: option.listed))
+SETTINGS: tuple[degrees.Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
+BESIDE = tuple(setting.name for setting in (*SHORTHANDS, *OPTIONS)) + ("order",)
+"""Flags that say more about degrees, and go where those are changed."""
+
+if TYPE_CHECKING:
+    from hybridgen.plan.degrees import Degrees as Degrees
+else:
+    _table = tuple(degrees.in_mesh_order(DEGREES))
+    Degrees = make_dataclass(
+        "Degrees",
+        [(degree.name, degrees.Value, field(default=degree.one)) for degree in _table],
+        bases=(degrees.Degrees,),
+        namespace={"table": _table, "__doc__": degrees.Degrees.__doc__, "__module__": __name__},
+        frozen=True,
+    )
+
+AXES = Degrees.default_order
+"""Axes of the mesh in their default order, slowest first."""
 
 
-class Rules(Protocol):
-    """What a strategy's rules.py provides."""
-
-    RULES: dict[str, str]
-
-    def violations(self, plan: Plan) -> Iterator[Violation]: ...
-
-    def traffic(self, plan: Plan, rank: int) -> Iterator[Message]: ...
-
-    def memory(self, plan: Plan, rank: int) -> Iterator[Term]: ...
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One line of the registry."""
-
-    name: str
-    flag: str
-    axes: tuple[str, ...]
-    """Axes it uses; "vae" is laid over the mesh. --usp sets those of ulysses and ring."""
-    rules: Rules
-
-    def degree(self, plan: Plan) -> int:
-        return math.prod(plan.degrees.size(axis) for axis in self.axes)
-
-    def apply(self, model: Any, mesh: Any, plan: Plan) -> None:
-        """Change a loaded model: apply() of the strategy's run.py (imports torch)."""
-        import_module(f"hybridgen.strategies.{self.name.replace('-', '_')}.run").apply(model, mesh, plan)
-
-
-STRATEGIES = (
-    Strategy("tp", "--tp", ("tp",), tp),
-    Strategy("ring", "--ring", ("ring",), ring),
-    Strategy("attention2d", "--attn2d", ("row", "col"), attention2d),
-    Strategy("ulysses", "--ulysses", ("ulysses",), ulysses),
-    Strategy("pipefusion", "--pipefusion", ("pipefusion",), pipefusion),
-    Strategy("cfg", "--cfg", ("cfg",), cfg),
-    Strategy("parallel-vae", "--vae", ("vae",), parallel_vae),
-)
+def strategy_of(degree: degrees.Degree) -> Strategy:
+    """The strategy that a degree belongs to."""
+    return next(strategy for strategy in STRATEGIES if degree in strategy.degrees)
 
 
 def active(plan: Plan) -> list[Strategy]:
@@ -73,20 +68,20 @@ def active(plan: Plan) -> list[Strategy]:
 
 def violations(plan: Plan) -> list[Violation]:
     """Every rule that the plan breaks, first things first."""
-    return [replace(v, why=s.rules.RULES[v.rule]) for s in STRATEGIES for v in s.rules.violations(plan)]
+    return [replace(v, why=s.rules[v.rule]) for s in STRATEGIES for v in s.violations(plan)]
 
 
 def traffic(plan: Plan, rank: int) -> list[Message]:
     """Every message that a rank sends in one request."""
-    own = [m for s in STRATEGIES for m in s.rules.traffic(plan, rank)]
+    own = [m for s in STRATEGIES for m in s.traffic(plan, rank)]
     return own + shared_messages(plan, rank)
 
 
 def memory(plan: Plan, rank: int) -> list[Term]:
     """What the strategies need on a rank beside the model itself."""
-    return [term for s in STRATEGIES for term in s.rules.memory(plan, rank)]
+    return [term for s in STRATEGIES for term in s.memory(plan, rank)]
 
 
 def explanations() -> dict[str, str]:
     """The reason of every rule of the strategies, by rule id."""
-    return {rule: why for s in STRATEGIES for rule, why in s.rules.RULES.items()}
+    return {rule: why for s in STRATEGIES for rule, why in s.rules.items()}

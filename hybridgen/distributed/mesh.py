@@ -55,9 +55,13 @@ class Mesh:
         """The ranks that share a sequence with rank 0, in order of their shard; None on other ranks."""
         return self._overlay("sequence", self.layout.sequence_group(0), SEQUENCE_GATHER)
 
-    def vae(self) -> Group | None:
-        """The ranks that decode, in order of their strip; None on other ranks."""
-        return self._overlay("vae", self.layout.vae_ranks(), "parallel-vae")
+    def is_on(self, axis: str) -> bool:
+        """Whether this rank is one of those of an axis that is laid over the mesh."""
+        return self.rank in self.layout.overlay(axis)
+
+    def overlay(self, axis: str, strategy: str) -> Group | None:
+        """The ranks of an axis that is laid over the mesh, in order of their part; None on other ranks."""
+        return self._overlay(axis, self.layout.overlay(axis), strategy)
 
 
 def build_mesh(layout: Layout, rank: int, device_type: str) -> Mesh:
@@ -68,7 +72,8 @@ def build_mesh(layout: Layout, rank: int, device_type: str) -> Mesh:
     axes = [(axis, size) for axis, size in zip(layout.order, layout.sizes, strict=True) if size > 1]
     ranks = torch.arange(layout.world_size).reshape([size for _, size in axes])
     mesh.device_mesh = DeviceMesh(device_type, ranks, mesh_dim_names=tuple(axis for axis, _ in axes))
-    for name, members in (("sequence", layout.sequence_group(0)), ("vae", layout.vae_ranks())):
+    overlaid = [axis.name for axis in layout.degrees.axes.values() if axis.place is None]
+    for name, members in (("sequence", layout.sequence_group(0)), *((name, layout.overlay(name)) for name in overlaid)):
         # new_group is collective over the world: every rank calls it, members or not.
         mesh.overlays[name] = dist.new_group(members) if len(members) > 1 else None
     if layout.degrees.pipefusion > 1:

@@ -30,11 +30,11 @@ from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.random import transformer
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts, TransformerFacts
 from hybridgen.plan.kernels import Kernel, select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.price import compute
+from hybridgen.strategies.registry import Degrees
 
 ROUNDS, ENOUGH = 9, 3.0
 """Rounds of a measurement; fewer (three at least) once they took so many seconds."""

@@ -72,7 +72,7 @@ def decode_guarded(
 
 def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Frames]:
     """uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks work on them and get nothing."""
-    if rank.mesh.vae() is None:
+    if not rank.mesh.is_on("vae"):
         return
     chunks = model.decode(latents)
     rank.set_status("decode")

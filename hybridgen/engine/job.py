@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Job:
         plan = self.plan
         data = {
             "config": str(plan.degrees),
-            "degrees": asdict(plan.degrees),
+            "degrees": plan.degrees.as_data(),
             "order": list(plan.order),
             "world_size": plan.world_size,
             "exact": plan.exact,

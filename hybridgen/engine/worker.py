@@ -100,7 +100,7 @@ def load(rank: Rank) -> Denoiser:
     model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
     apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
     fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
-    if rank.mesh.vae() is not None:
+    if rank.mesh.is_on("vae"):
         model.vae = load_vae(folder, rank.device)
     return model
 
@@ -114,7 +114,7 @@ def apply_strategies(rank: Rank, model: Denoiser) -> None:
 def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
     """What the autoencoder makes of the given pictures, on rank 0; the VAE's ranks work on it together."""
     job = rank.job
-    if not job.plan.clip.encoded_frames or rank.mesh.vae() is None:
+    if not job.plan.clip.encoded_frames or not rank.mesh.is_on("vae"):
         return None
     with rank.stage("encode the picture", "encode"):
         moments = model.encode(model.frames_to_encode(job.pictures()).to(rank.device) if rank.first else None)

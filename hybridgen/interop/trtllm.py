@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from hybridgen.interop import Export, refuse
-from hybridgen.plan.degrees import AXES
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.strategies.parallel_vae.rules import split_dim
+from hybridgen.strategies.registry import AXES
 
 ENGINE = "TensorRT-LLM VisualGen"
 DEGREES = {

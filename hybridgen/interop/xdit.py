@@ -13,9 +13,10 @@ from pathlib import Path
 from hybridgen.engine.prepare import negative_prompt
 from hybridgen.errors import Change
 from hybridgen.interop import Export, refuse
-from hybridgen.plan.degrees import Degrees, divisors
+from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
+from hybridgen.strategies.registry import Degrees
 
 ENGINE = "xDiT (xfuser 0.7.0)"
 MODELS = ("Wan-AI/Wan2.1-T2V-14B-Diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers")

@@ -1,63 +1,212 @@
-"""The degree of every parallel axis. Pure arithmetic, no torch, no process group."""
+"""What an axis, a degree and a set of degrees are, and their arithmetic. No torch, no process group.
+
+Which axes and degrees there are is declared by the strategies' folders; hybridgen/strategies/registry.py makes the
+concrete class `Degrees` of their table.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hybridgen.errors import RequestError, Violation
 
-AXES = ("cfg", "pipefusion", "tp", "ring", "row", "col", "ulysses")
-"""Axes of the mesh in their default order, slowest first."""
+if TYPE_CHECKING:
+    from hybridgen.plan.plan import Plan
 
-SEQUENCE_AXES = ("ring", "row", "col", "ulysses")
-"""Axes that share the token sequence, most significant digit of the sequence index first."""
+Value = int | tuple[int, int]
+"""A degree: a number of ranks, or rows x columns of them."""
 
 
 @dataclass(frozen=True)
+class Axis:
+    """A dimension of the mesh, or a group of ranks laid over it."""
+
+    name: str
+    divides: Literal["branches", "blocks", "weights", "keys", "heads", "picture", "nothing"]
+    """What each of its ranks has a part of. With "keys" and "heads" each rank holds its own tokens: it exchanges K/V
+    with the others, or trades heads for tokens with them."""
+    exchanges: str
+    """What its ranks send each other, in a few words."""
+    place: float | None
+    """Place in the default order of the mesh, the smallest slowest; None: laid over the mesh, it multiplies nothing."""
+    why: str
+    """Why it stands there."""
+    drawn: Literal["apart", "beside", "down", "across", "inside"] = "apart"
+    """How the mesh is drawn: its ranks in blocks apart from or beside each other, in a block's rows or columns, or
+    inside a cell."""
+    members: tuple[str, ...] = ()
+    """Names of its coordinates, where they have some."""
+
+    @property
+    def shares_sequence(self) -> bool:
+        """Whether its ranks hold different tokens of one sequence."""
+        return self.divides in ("keys", "heads")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What can be set of a strategy, once: it is a flag, a key of a recipe and, but for shorthands, a field of Plan."""
+
+    name: str
+    help: str
+    listed: float
+    """Place among the flags of --help and the keys of a recipe."""
+    metavar: str = "N"
+    peers: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    """Flags of other tools that mean the same: {"--use_cfg_parallel": ("xDiT", "--cfg 2")}."""
+
+
+@dataclass(frozen=True)
+class Shorthand(Setting):
+    """A flag RxC that sets two degrees at once, and is nothing else."""
+
+    sets: tuple[str, str] = ("", "")
+
+    def parse(self, text: str) -> dict[str, int]:
+        """{"ulysses": 4, "ring": 2} from "4x2". Raises RequestError (degree-format)."""
+        return dict(zip(self.sets, parse_pair(f"--{self.name}", text, " x ".join(self.sets)), strict=True))
+
+
+@dataclass(frozen=True)
+class Degree(Setting):
+    """How many ranks a strategy uses: a number for one axis, rows x columns for two."""
+
+    axes: tuple[Axis, ...] = ()
+    exact: Callable[[Plan], bool] | None = None
+    """Whether a plan that uses it differs from one rank's result by rounding only; None: always."""
+    engines: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What other engines call it, by target of `recipes export`; one that is not named does not have it."""
+    reads: Callable[[str], Value] | None = None
+    """How its value is read from a flag that holds more than the value."""
+
+    @property
+    def one(self) -> Value:
+        """The value that splits nothing."""
+        return 1 if len(self.axes) == 1 else (1, 1)
+
+    @property
+    def is_overlaid(self) -> bool:
+        """Whether its ranks are laid over the mesh."""
+        return all(axis.place is None for axis in self.axes)
+
+    def parse(self, given: int | str) -> Value:
+        """The value of a flag or key. Raises RequestError (degree, degree-format)."""
+        if self.reads is not None:
+            value = self.reads(str(given))
+        elif len(self.axes) == 2:
+            return parse_pair(f"--{self.name}", str(given), "rows x columns")
+        else:
+            value = int(given)
+        if isinstance(value, int) and value < 1:
+            raise RequestError("degree", self.name, value, "is not a number of ranks", [1])
+        return value
+
+    def text(self, value: Value) -> str:
+        """The value as a flag or key has it: "4", "3x3"."""
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def divisions(self, ranks: int) -> list[Value]:
+        """Every value that divides a number of ranks; of pairs those of most ranks first."""
+        if len(self.axes) == 1:
+            return list(divisors(ranks))
+        return [(rows, size // rows) for size in reversed(divisors(ranks)) for rows in divisors(size)]
+
+
 class Degrees:
-    """How many ranks each strategy uses. The VAE's width is laid over the other ranks and multiplies nothing."""
+    """How many ranks each strategy uses, as frozen fields named like the flags: Degrees(cfg=2, attn2d=(3, 3)).
 
-    cfg: int = 1
-    pipefusion: int = 1
-    tp: int = 1
-    ring: int = 1
-    attn2d: tuple[int, int] = (1, 1)
-    ulysses: int = 1
-    vae: int = 1
+    This base holds the arithmetic; strategies/registry.py makes the dataclass, whose fields are those of `table`.
+    """
 
-    @property
-    def cp(self) -> int:
-        """Ranks among which K/V is exchanged: ring, or rows x cols of attention2d."""
-        return self.ring * self.attn2d[0] * self.attn2d[1]
+    table: ClassVar[tuple[Degree, ...]] = ()
+    """Every degree there is, in the order of the fields."""
+    axes: ClassVar[Mapping[str, Axis]] = {}
+    """Every axis by name, in the default order of the mesh, those laid over it last."""
+    default_order: ClassVar[tuple[str, ...]] = ()
+    """Axes of the mesh in their default order, slowest first."""
+    sequence_axes: ClassVar[tuple[str, ...]] = ()
+    """Axes that share the token sequence, most significant digit of the sequence index first."""
 
-    @property
-    def sequence(self) -> int:
-        """Ranks that share the token sequence."""
-        return self.cp * self.ulysses
+    if TYPE_CHECKING:
+        # Degrees that the arithmetic of plan/ and planner/ divides by. Those of another strategy are read by size().
+        cfg: int
+        pipefusion: int
+        tp: int
+        ring: int
+        attn2d: tuple[int, int]
+        ulysses: int
+        vae: int
 
-    @property
-    def world(self) -> int:
-        return self.cfg * self.pipefusion * self.tp * self.sequence
+        def __init__(self, **values: Value) -> None: ...
+
+    def __init_subclass__(cls) -> None:
+        axes = [axis for degree in cls.table for axis in degree.axes]
+        cls.axes = {axis.name: axis for axis in sorted(axes, key=lambda axis: _last_if_none(axis.place))}
+        assert len(cls.axes) == len(axes), "two axes have one name"
+        placed = [axis for axis in cls.axes.values() if axis.place is not None]
+        cls.default_order = tuple(axis.name for axis in placed)
+        cls.sequence_axes = tuple(axis.name for kind in ("keys", "heads") for axis in placed if axis.divides == kind)
+
+    def value(self, degree: Degree) -> Value:
+        """The value of one degree of the table."""
+        return getattr(self, degree.name)  # type: ignore[no-any-return]
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Ranks along every axis."""
+        values = ((degree, self.value(degree)) for degree in self.table)
+        pairs = ((degree.axes, value if isinstance(value, tuple) else (value,)) for degree, value in values)
+        found = {axis.name: size for axes, value in pairs for axis, size in zip(axes, value, strict=True)}
+        return {name: found[name] for name in self.axes}
 
     def size(self, axis: str) -> int:
-        """Size of a mesh axis (one of AXES)."""
-        if axis in ("row", "col"):
-            return self.attn2d[("row", "col").index(axis)]
-        return int(getattr(self, axis))
+        """Ranks along an axis."""
+        return self.sizes[axis]
+
+    def over(self, *divides: str) -> int:
+        """Ranks of all axes of the mesh that divide one of these."""
+        return math.prod(self.sizes[name] for name in self.default_order if self.axes[name].divides in divides)
+
+    @cached_property
+    def cp(self) -> int:
+        """Ranks among which K/V is exchanged: ring, or rows x cols of attention2d."""
+        return self.over("keys")
+
+    @cached_property
+    def sequence(self) -> int:
+        """Ranks that share the token sequence."""
+        return self.over("keys", "heads")
+
+    @cached_property
+    def world(self) -> int:
+        """Ranks of the mesh. What is laid over it, as the VAE's ranks are, multiplies nothing."""
+        return math.prod(self.sizes[name] for name in self.default_order)
+
+    def used(self) -> list[Degree]:
+        """The degrees above 1, in the order of the fields."""
+        return [degree for degree in self.table if self.value(degree) != degree.one]
 
     def named(self) -> dict[str, str]:
-        """The degrees that are not 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        text = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
-        return {name: v for name, v in text.items() if v not in ("1", "1x1")}
+        """The degrees above 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""
+        return {degree.name: degree.text(self.value(degree)) for degree in self.used()}
+
+    def as_data(self) -> dict[str, Any]:
+        """All degrees as JSON has them: {"cfg": 2, "attn2d": [3, 3], ...}."""
+        values = {degree.name: self.value(degree) for degree in self.table}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def changed(self, **values: Value) -> Self:
+        """The same with other values, as dataclasses.replace() gives it."""
+        return replace(self, **values)  # type: ignore[type-var]
 
     def instead_of(self, other: Degrees) -> dict[str, str]:
         """The same where the other's flags were given: those that are 1 here are set to that."""
-        ones = {name: "1x1" if name == "attn2d" else "1" for name in other.named()}
-        return {**ones, **self.named()}
+        return {**{degree.name: degree.text(degree.one) for degree in other.used()}, **self.named()}
 
     def flags(self) -> str:
         """The same as command-line flags: "--cfg 2 --attn2d 3x3"."""
@@ -65,9 +214,29 @@ class Degrees:
 
     def __str__(self) -> str:
         """Short name of the plan: "cfg2 ulysses4 attn2d3x3 vae8"; "one rank" when nothing is split."""
-        order = ("cfg", "pipefusion", "tp", "ulysses", "ring", "attn2d", "vae")
-        named = self.named()
-        return " ".join(f"{name}{named[name]}" for name in order if name in named) or "one rank"
+        found = ((degree, self.value(degree)) for degree in by_name(self.table))
+        return " ".join(f"{d.name}{d.text(value)}" for d, value in found if value != d.one) or "one rank"
+
+
+def by_name(table: Iterable[Degree]) -> list[Degree]:
+    """Degrees in the order of a plan's name: what shares no sequence, what trades heads, what exchanges K/V, and last
+    what is laid over the mesh; each in mesh order."""
+
+    def place(degree: Degree) -> tuple[int, float]:
+        axis = degree.axes[0]
+        kind = 3 if axis.place is None else {"heads": 1, "keys": 2}.get(axis.divides, 0)
+        return kind, _last_if_none(axis.place)
+
+    return sorted(table, key=place)
+
+
+def in_mesh_order(table: Iterable[Degree]) -> list[Degree]:
+    """Degrees in the default order of their axes; those laid over the mesh at the end."""
+    return sorted(table, key=lambda degree: _last_if_none(degree.axes[0].place))
+
+
+def _last_if_none(place: float | None) -> float:
+    return math.inf if place is None else place
 
 
 def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2", retry: str = "") -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hybridgen.plan.degrees import AXES, SEQUENCE_AXES, Degrees
+from hybridgen.plan.degrees import Degrees
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,13 @@ class Layout:
     """A mesh of ranks: `order` names every axis once, slowest first; ranks count in row-major order."""
 
     degrees: Degrees
-    order: tuple[str, ...] = AXES
+    order: tuple[str, ...] = ()
+    """Empty: the default order, which is filled in."""
 
     def __post_init__(self) -> None:
-        assert sorted(self.order) == sorted(AXES), f"order must name every axis once: {self.order}"
+        order = self.order or self.degrees.default_order
+        assert sorted(order) == sorted(self.degrees.default_order), f"order must name every axis once: {order}"
+        object.__setattr__(self, "order", order)
 
     @property
     def world_size(self) -> int:
@@ -60,20 +63,28 @@ class Layout:
     def sequence_index(self, rank: int) -> int:
         """Which shard of the sequence a rank holds: cp index x U + ulysses index, cp index = row x cols + col."""
         here, index = self.coordinates(rank), 0
-        for axis in SEQUENCE_AXES:
+        for axis in self.degrees.sequence_axes:
             index = index * self.degrees.size(axis) + here[axis]
         return index
 
     def sequence_group(self, rank: int = 0) -> list[int]:
         """The ranks that share a sequence with `rank`, in order of their shard."""
-        return self.group(rank, SEQUENCE_AXES)
+        return self.group(rank, self.degrees.sequence_axes)
+
+    def overlay(self, axis: str) -> list[int]:
+        """The ranks of an axis that is laid over the mesh; shard i is rank [i].
+
+        They are the first ones of cfg half 0 in mesh order, or the whole world.
+        """
+        count = self.degrees.size(axis)
+        if count == self.world_size:
+            return list(range(count))
+        stride, block = self.stride("cfg"), self.stride("cfg") * self.degrees.cfg
+        return [i // stride * block + i % stride for i in range(count)]
 
     def vae_ranks(self) -> list[int]:
-        """The VAE's ranks: the first `vae` of cfg half 0 in mesh order, or the whole world; shard i is rank [i]."""
-        if self.degrees.vae == self.world_size:
-            return list(range(self.world_size))
-        stride, block = self.stride("cfg"), self.stride("cfg") * self.degrees.cfg
-        return [i // stride * block + i % stride for i in range(self.degrees.vae)]
+        """The ranks that decode and encode."""
+        return self.overlay("vae")
 
 
 @dataclass(frozen=True)

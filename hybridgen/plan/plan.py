@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from hybridgen.plan.degrees import AXES, Degrees
+from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.layout import Layout, TokenShards, split_rows
 
@@ -49,17 +49,21 @@ class Plan:
 
     facts: ModelFacts
     clip: Clip
-    degrees: Degrees = Degrees()
-    order: tuple[str, ...] = AXES
+    degrees: Degrees
+    order: tuple[str, ...] = ()
+    """Every axis of the mesh once, slowest first; empty: the default order, which is filled in."""
     dtype: str = "bfloat16"
-    patches: int = 0
-    """PipeFusion: pieces of the sequence; 0 means as many as stages."""
-    warmup: int = 0
+    patches: int | None = None
+    """PipeFusion: pieces of the sequence; None: as many as stages."""
+    warmup: int = 1
     """PipeFusion: synchronous steps at the start of every expert, at least one."""
     stages: tuple[int, ...] = ()
     """PipeFusion: blocks of every stage; empty means as even as can be."""
     text_lengths: tuple[int, ...] = ()
     """Text tokens by branch; empty means as many as the facts say, in each."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", self.order or self.degrees.default_order)
 
     @cached_property
     def layout(self) -> Layout:
@@ -71,12 +75,8 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        """Whether the result differs from one rank's by rounding only: all but PipeFusion with stale K/V.
-
-        With one patch nothing is stale. (Warm-ups that cover all steps of both experts make it exact, too; which
-        expert runs a step is the scheduler's to say, so that is not promised.)
-        """
-        return self.tokens.patches == 1 or self.warmup >= self.clip.steps
+        """Whether the result differs from one rank's by rounding only."""
+        return all(degree.exact is None or degree.exact(self) for degree in self.degrees.used())
 
     @cached_property
     def tokens(self) -> TokenShards:
@@ -149,7 +149,7 @@ class Plan:
                 named["pipefusion"] += f":{','.join(map(str, self.stages))}"
             named |= {"patches": str(self.patches)} if self.patches else {}
             named |= {"warmup": str(self.warmup)} if self.warmup > 1 else {}
-        if self.order != AXES:
+        if self.order != self.degrees.default_order:
             named["order"] = ",".join(axis for axis in self.order if self.degrees.size(axis) > 1)
         return named
 
@@ -175,12 +175,13 @@ class Plan:
     def attention_heads(self) -> tuple[int, int]:
         """(query heads, K/V heads) that attention sees on one rank."""
         heads, key_heads = self.heads
-        return heads // self.degrees.ulysses, max(key_heads // self.degrees.ulysses, 1)
+        split = self.degrees.over("heads")
+        return heads // split, max(key_heads // split, 1)
 
     @property
     def attention_tokens(self) -> int:
         """Tokens of one rank's attention before K/V is exchanged: those of its ulysses group, padding included."""
-        return self.tokens.local_size * self.degrees.ulysses
+        return self.tokens.local_size * self.degrees.over("heads")
 
     @property
     def key_value_block(self) -> int:

@@ -6,60 +6,57 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from hybridgen.plan.degrees import Degrees, divisors
+from hybridgen.plan.degrees import Degree, Value, by_name
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies import registry
 from hybridgen.strategies.parallel_vae import rules as vae_rules
-from hybridgen.strategies.tp import rules as tp_rules
-from hybridgen.strategies.ulysses.rules import legal_degrees
+from hybridgen.strategies.registry import Degrees
 
 MAX_VAE = 8
 """Widest VAE where no machine is known to price it on: published decode times stop falling at 8 ranks."""
 
-Fixed = Mapping[str, int | tuple[int, int]]
+Fixed = Mapping[str, Value]
 """Degrees that are given, by field of Degrees; the others are open."""
 
 
-def degree_sets(world: int, template: Plan | None = None, fixed: Fixed | None = None) -> Iterator[Degrees]:
-    """Every way to spread `world` ranks over the axes; the VAE's width is left at 1 unless it is given.
+def degree_sets(template: Plan, world: int, fixed: Fixed | None = None) -> Iterator[Degrees]:
+    """Every way to spread `world` ranks over the axes that the strategies' choices allow for the template.
 
-    With a template, tp and ulysses keep to what its model's heads allow; without one, legality is not looked at.
+    What is laid over the mesh, as the VAE's ranks are, is left at 1 unless it is given.
     """
     given = dict(fixed or {})
-    vae = int(given.pop("vae", 1))  # type: ignore[arg-type]
-    for cfg in (d for d in (2, 1) if world % d == 0):
-        for tp in divisors(world // cfg):
-            if template is not None and any(tp_rules.violations(replace(template, degrees=Degrees(tp=tp)))):
-                continue
-            for pipefusion in divisors(world // cfg // tp):
-                rest = world // cfg // tp // pipefusion
-                base = Degrees(cfg=cfg, tp=tp, pipefusion=pipefusion, vae=vae)
-                for ulysses in reversed(_ulysses(rest, template, tp)):
-                    for degrees in _exchanges(replace(base, ulysses=ulysses), rest // ulysses):
-                        if all(getattr(degrees, name) == value for name, value in given.items()):
-                            yield degrees
+    over = [degree.name for degree in registry.DEGREES if degree.is_overlaid]
+    chosen = {name: given.pop(name) for name in over if name in given}
+    spread = [degree for degree in by_name(registry.DEGREES) if not degree.is_overlaid]
+    yield from _spread(template, spread, world, given, chosen)
 
 
-def _ulysses(rest: int, template: Plan | None, tp: int) -> list[int]:
-    if template is None:
-        return divisors(rest)
-    return [u for u in legal_degrees(replace(template, degrees=Degrees(tp=tp))) if rest % u == 0]
-
-
-def _exchanges(base: Degrees, cp: int) -> Iterator[Degrees]:
-    if cp == 1:
-        yield base
+def _spread(template: Plan, degrees: list[Degree], left: int, given: Fixed, chosen: Fixed) -> Iterator[Degrees]:
+    """Every way to spread what is left of the ranks over these degrees, when others are chosen already."""
+    if not degrees:
+        if left == 1:
+            yield Degrees(**chosen)
         return
-    for rows in divisors(cp):
-        yield replace(base, attn2d=(rows, cp // rows))
-    yield replace(base, ring=cp)
+    degree, *others = degrees
+    for value in _choices(template, degree, left, chosen):
+        if value == given.get(degree.name, value):
+            rest = left // (math.prod(value) if isinstance(value, tuple) else value)
+            yield from _spread(template, others, rest, given, {**chosen, degree.name: value})
+
+
+def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[Value]:
+    """Values of a degree that divide what is left of the ranks, as far as its strategy allows them."""
+    choices = registry.strategy_of(degree).choices
+    if choices is None:
+        return degree.divisions(left)
+    return list(choices(degree, replace(template, degrees=Degrees(**chosen)), left))
 
 
 def legal_plans(template: Plan, world: int, fixed: Fixed | None = None) -> list[Plan]:
     """The legal plans for `world` ranks, everything but the degrees as in the template."""
     given = fixed or {}
     plans = []
-    for degrees in degree_sets(world, template, given):
+    for degrees in degree_sets(template, world, given):
         plan = replace(template, degrees=degrees)
         if "vae" not in given:
             plan = with_vae(plan)
@@ -71,19 +68,26 @@ def legal_plans(template: Plan, world: int, fixed: Fixed | None = None) -> list[
 def with_vae(plan: Plan) -> Plan:
     """The plan with the widest VAE worth having on a machine that is not known."""
     width = min(MAX_VAE, plan.world_size // plan.degrees.cfg, sum(vae_rules.strip_sizes(plan)))
-    return replace(plan, degrees=replace(plan.degrees, vae=max(width, 1)))
+    return replace(plan, degrees=plan.degrees.changed(vae=max(width, 1)))
 
 
 def distance(wanted: Degrees, other: Degrees) -> tuple[float, float, int]:
     """How unlike two degree sets are: changed axes and by how much, then what else `other` splits."""
-    axes = ("cfg", "ulysses", "ring", "row", "col", "tp", "pipefusion")
+    axes = [axis.name for degree in by_name(registry.DEGREES) if not degree.is_overlaid for axis in degree.axes]
     changes = [abs(math.log2(wanted.size(axis) / other.size(axis))) for axis in axes]
-    rows, cols = other.attn2d
-    return sum(0.5 + change for change in changes if change), other.pipefusion * other.tp + other.cp, abs(rows - cols)
+    pairs = [value for degree in registry.DEGREES if isinstance(value := other.value(degree), tuple)]
+    oblong = sum(abs(rows - columns) for rows, columns in pairs)
+    others = other.over("blocks", "weights", "nothing") + other.cp
+    return sum(0.5 + change for change in changes if change), others, oblong
+
+
+def exact_only() -> Fixed:
+    """Degrees that are 1 unless what is approximate may be chosen."""
+    return {degree.name: degree.one for degree in registry.DEGREES if degree.exact is not None}
 
 
 def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
     """Legal plans for `world` ranks that are exact whatever the steps, those most like the given one first."""
     template = replace(plan, stages=())  # a list of stages is of one degree alone
-    plans = legal_plans(template, world, {"pipefusion": 1})
+    plans = legal_plans(template, world, exact_only())
     return sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]

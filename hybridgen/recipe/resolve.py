@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from hybridgen.errors import RequestError, Violation
 from hybridgen.models import catalogue
 from hybridgen.plan import kernels
-from hybridgen.plan.degrees import AXES, Degrees, divisors, nearest, parse_pair
+from hybridgen.plan.degrees import Value, divisors, nearest
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Parallel, Recipe, Runtime
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion import rules as pipefusion
-from hybridgen.strategies.usp import rules as usp
+from hybridgen.strategies.registry import AXES, Degrees
 
 DEVICES = ("cuda", "cpu")
 MAX_RANKS = 65536
@@ -50,17 +51,18 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
     """The plan of a recipe with every degree open. Raises RequestError."""
     check_runtime(recipe.runtime)
     parallel = recipe.parallel
-    for name in ("patches", "warmup"):
-        value = getattr(parallel, name)
-        if value is not None and value < 1:
-            raise RequestError.told("degree", f"--{name} {value} is not possible; nearest: 1", tries=[{name: "1"}])
+    options = {option.name: getattr(parallel, option.name) for option in registry.OPTIONS}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if value < 1:
+            raise RequestError("degree", name, value, "is not possible", [1])
     return Plan(
         facts,
         clip_of(recipe.request, facts),
+        Degrees(),
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
-        patches=parallel.patches or 0,
-        warmup=1 if parallel.warmup is None else parallel.warmup,
         stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
+        **given,
     )
 
 
@@ -96,11 +98,10 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     from hybridgen.recipe.legal import nearest_plans
 
     degrees = plan.degrees
-    factors = (
-        " x ".join(f"{name} {value}" for name, value in degrees.named().items() if name != "vae") or "no degree given"
-    )
+    spread = (f"{d.name} {d.text(degrees.value(d))}" for d in degrees.used() if not d.is_overlaid)
+    factors = " x ".join(spread) or "no degree given"
     close = nearest_plans(plan, gpus)
-    dropped = dict.fromkeys((*degrees.named(), "usp", "patches", "warmup", "order"), None)
+    dropped = dict.fromkeys((*degrees.named(), *registry.BESIDE), None)
     names = ", ".join(str(p.degrees) for p in close)
     return RequestError.told(
         "gpus-product",
@@ -113,44 +114,35 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 def degrees_of(parallel: Parallel) -> Degrees:
     """Degrees from flags or keys. Raises RequestError for what is no degree."""
-    degrees = Degrees(**given_degrees(parallel))  # type: ignore[arg-type]
-    if degrees.pipefusion == 1:
-        refuse_pipefusion_options(parallel)
+    degrees = Degrees(**given_degrees(parallel))
+    refuse_idle_options(parallel, degrees)
     return degrees
 
 
-def refuse_pipefusion_options(parallel: Parallel) -> None:
-    """Raise RequestError (pipefusion-only) for options that change nothing without PipeFusion."""
-    for name in ("patches", "warmup"):
-        value = getattr(parallel, name)
-        if value is not None:
-            raise RequestError.told(
-                "pipefusion-only", f"--{name} {value} is for --pipefusion, which is not used", tries=[{name: None}]
-            )
+def refuse_idle_options(parallel: Parallel, degrees: Degrees) -> None:
+    """Raise RequestError (pipefusion-only) for options that change nothing without their strategy."""
+    for strategy in registry.STRATEGIES:
+        if not any(degree in degrees.used() for degree in strategy.degrees):
+            for option in strategy.options:
+                if (value := getattr(parallel, option.name)) is not None:
+                    flag = strategy.degrees[0].name
+                    problem = f"is for --{flag}, which is not used"
+                    raise RequestError(f"{flag}-only", option.name, value, problem, tries=[{option.name: None}])
 
 
-def given_degrees(parallel: Parallel) -> dict[str, int | tuple[int, int]]:
+def given_degrees(parallel: Parallel) -> dict[str, Value]:
     """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
-    values = {f.name: getattr(parallel, f.name) for f in fields(Degrees) if f.name != "attn2d"}
-    if parallel.pipefusion is not None:
-        values["pipefusion"] = pipefusion.parse(str(parallel.pipefusion))[0]
-    given: dict[str, int | tuple[int, int]] = {name: value for name, value in values.items() if value is not None}
-    for name, value in given.items():
-        if isinstance(value, int) and value < 1:
-            raise RequestError.told(
-                "degree", f"--{name} {value} is not a number of ranks; nearest: 1", tries=[{name: "1"}]
-            )
-    if parallel.usp is not None:
-        if "ulysses" in given or "ring" in given:
-            other = "ulysses" if "ulysses" in given else "ring"
-            raise RequestError.told(
-                "usp-parts",
-                f"--usp {parallel.usp} and --{other} {given[other]} say the same twice; "
-                "give --usp, or --ulysses and --ring",
-            )
-        given["ulysses"], given["ring"] = usp.parse(parallel.usp)
-    if parallel.attn2d is not None:
-        given["attn2d"] = parse_pair("--attn2d", parallel.attn2d, "rows x columns")
+    values = {degree.name: (degree, getattr(parallel, degree.name)) for degree in registry.DEGREES}
+    given = {name: degree.parse(value) for name, (degree, value) in values.items() if value is not None}
+    for shorthand in registry.SHORTHANDS:
+        text = getattr(parallel, shorthand.name)
+        if text is None:
+            continue
+        if twice := [name for name in shorthand.sets if name in given]:
+            names = " and ".join(f"--{name}" for name in shorthand.sets)
+            problem = f"says the same as --{twice[0]} {given[twice[0]]}; give --{shorthand.name}, or {names}"
+            raise RequestError(f"{shorthand.name}-parts", shorthand.name, text, problem)
+        given |= shorthand.parse(text)
     return given
 
 

@@ -6,17 +6,16 @@ Source: the attention2D of TensorRT-LLM VisualGen; ranks stand as rows x cols, c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.plan.degrees import Axis, Degree, Value
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
 
-RULES: dict[str, str] = {}
-
-
-def violations(plan: Plan) -> Iterator[Violation]:
-    """Any rows x cols is legal; ring's rules refuse the two together."""
-    yield from ()
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
@@ -56,3 +55,52 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
         (cols * partial + sum_fp32 + sum_own) * merged,  # partial outputs of the own queries, their sum, and the result
     )
     yield Term("attention2d buffers", most + beside, moment="attention")
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Replace the model's attention over local keys by the two-dimensional one."""
+    from hybridgen.strategies.attention2d.run import apply
+
+    apply(model, mesh, plan)
+
+
+ROW = Axis(
+    "row",
+    divides="keys",
+    exchanges="K V (ranks of one column)",
+    place=50,
+    why="outside the columns: K/V is sent once, queries and partial outputs cross a row twice",
+    drawn="down",
+)
+COL = Axis(
+    "col",
+    divides="keys",
+    exchanges="Q out, partial O back (ranks of one row)",
+    place=60,
+    why="beside ulysses: what crosses a row crosses it twice",
+    drawn="across",
+)
+
+
+def choices(degree: Degree, plan: Plan, left: int) -> list[Value]:
+    """Any grid, but none beside a ring."""
+    return degree.divisions(left) if plan.degrees.ring == 1 else [degree.one]
+
+
+STRATEGY = Strategy(
+    "attention2d",
+    (
+        Degree(
+            "attn2d",
+            "Attention2D: rows x columns.",
+            listed=50,
+            metavar="RxC",
+            axes=(ROW, COL),
+            engines={"trtllm": "attn2d_size"},
+        ),
+    ),
+    apply,
+    traffic=traffic,
+    memory=memory,
+    choices=choices,
+)

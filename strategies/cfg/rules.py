@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import Violation
-from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "cfg-degree": "A guided step has two branches, with and without the prompt: cfg is 1 or 2.",
@@ -42,3 +48,51 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """The two gathered predictions."""
     if plan.degrees.cfg > 1:
         yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize, moment="step")
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Give this rank the branch of its coordinate, and exchange the predictions every step."""
+    from hybridgen.strategies.cfg.run import apply
+
+    apply(model, mesh, plan)
+
+
+CFG = Axis(
+    "cfg",
+    divides="branches",
+    exchanges="prediction, once a step",
+    place=10,
+    why="slowest: its halves meet once a step, so they may be far apart",
+    drawn="beside",
+    members=("with prompt", "without"),
+)
+
+
+def choices(degree: Degree, plan: Plan, left: int) -> list[int]:
+    """Two halves first."""
+    return [cfg for cfg in (2, 1) if left % cfg == 0]
+
+
+STRATEGY = Strategy(
+    "cfg",
+    (
+        Degree(
+            "cfg",
+            "Guidance branches on separate halves: 1 or 2.",
+            listed=10,
+            axes=(CFG,),
+            engines={"trtllm": "cfg_size"},
+            peers={
+                "--cfg-parallel-size": ("vLLM-Omni and SGLang", "--cfg"),
+                "--use_cfg_parallel": ("xDiT", "--cfg 2"),
+                "--enable-cfg-parallel": ("SGLang", "--cfg 2"),
+            },
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    memory,
+    choices,
+)

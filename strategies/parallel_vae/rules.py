@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import Violation
-from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Phase, Term
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "vae-width": "The VAE's ranks are laid over the others: the first of one cfg half, so that they are near "
@@ -253,3 +258,42 @@ def _own_latent(plan: Plan, rank: int) -> tuple[int, int] | None:
     rows, columns = plan.latent_shape[2:]
     own = strip_sizes(plan)[ranks.index(rank)]
     return (own, columns) if split_dim(plan) == -2 else (rows, own)
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Replace how the model decodes and encodes."""
+    from hybridgen.strategies.parallel_vae.run import apply
+
+    apply(model, mesh, plan)
+
+
+VAE = Axis(
+    "vae",
+    divides="picture",
+    exchanges="halo rows, K V, pixels, at decode",
+    place=None,
+    why="laid over the first ranks of one cfg half, which are near each other, or over all",
+)
+
+STRATEGY = Strategy(
+    NAME,
+    (
+        Degree(
+            "vae",
+            "Ranks that decode and encode, laid over the others.",
+            listed=80,
+            axes=(VAE,),
+            engines={"xdit": "use_parallel_vae", "trtllm": "parallel_vae_size"},
+            peers={
+                "--vae_parallel_size": ("xDiT", "--vae"),
+                "--use_parallel_vae": ("xDiT", "--vae"),
+                "--vae-patch-parallel-size": ("vLLM-Omni", "--vae"),
+            },
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    memory,
+)

@@ -17,7 +17,7 @@ from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.wan.vae import decode_stream, encode, to_uint8
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
-from hybridgen.strategies.parallel_vae.rules import pixel_shape, split_dim, strip_sizes
+from hybridgen.strategies.parallel_vae.rules import NAME, pixel_shape, split_dim, strip_sizes
 
 
 def scatter(strip: Strip, x: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -60,7 +60,7 @@ def gather(strip: Strip, x: Tensor, dim: int) -> Tensor | None:
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Replace `model.decode` and `model.encode`; ranks that are not the VAE's get nothing from either, at once."""
-    group = mesh.vae()
+    group = mesh.overlay("vae", NAME)
     strip = Strip(group, split_dim(plan), strip_sizes(plan)) if group is not None else None
 
     def decode(latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:

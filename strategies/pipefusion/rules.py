@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError, Violation
-from hybridgen.plan.degrees import not_legal
+from hybridgen.plan.degrees import Axis, Degree, Setting, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
@@ -49,7 +55,7 @@ def violations(plan: Plan) -> Iterator[Violation]:
         message = f"--pipefusion {stages}:{given} {complaint}; nearest: {stages}:{even}"
         yield Violation("pipefusion-stages", message, ({"pipefusion": f"{stages}:{even}"},))
     tokens = plan.tokens.tokens
-    if stages > 1 and plan.patches > tokens:
+    if stages > 1 and plan.patches is not None and plan.patches > tokens:
         message = f"--patches {plan.patches} is more than the clip's {tokens} tokens; nearest: {stages}"
         yield Violation("pipefusion-patches", message, ({"patches": str(stages)},))
 
@@ -92,3 +98,64 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     keys = plan.tokens.padded // plan.degrees.attn2d[1]
     key_values = 2 * keys * plan.attention_heads[1] * transformer.head_dim * plan.itemsize
     yield Term("K/V buffers", key_values * len(plan.blocks(rank)) * plan.own_branches)
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Keep this stage's blocks, and replace how a step is made."""
+    from hybridgen.strategies.pipefusion.run import apply
+
+    apply(model, mesh, plan)
+
+
+PIPEFUSION = Axis(
+    "pipefusion",
+    divides="blocks",
+    exchanges="hidden state to the next stage",
+    place=20,
+    why="around tp and the sequence: one hidden state a pass, sent while others are computed",
+)
+
+
+def is_exact(plan: Plan) -> bool:
+    """Whether no K/V is stale: with one patch, or where every step is synchronous.
+
+    Warm-ups that cover all steps of both experts make it exact, too; which expert runs a step is the scheduler's to
+    say, so that is not promised.
+    """
+    return plan.tokens.patches == 1 or plan.warmup >= plan.clip.steps
+
+
+STRATEGY = Strategy(
+    "pipefusion",
+    (
+        Degree(
+            "pipefusion",
+            "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.",
+            listed=70,
+            metavar="N[:A,B,...]",
+            axes=(PIPEFUSION,),
+            exact=is_exact,
+            peers={"--pipefusion_parallel_degree": ("xDiT", "--pipefusion")},
+            reads=lambda text: parse(text)[0],
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    memory,
+    options=(
+        Setting(
+            "patches",
+            "PipeFusion: patches of the sequence (default: stages).",
+            listed=100,
+            peers={"--num_pipeline_patch": ("xDiT", "--patches")},
+        ),
+        Setting(
+            "warmup",
+            "PipeFusion: synchronous steps at the start of every expert (default 1).",
+            listed=110,
+            peers={"--warmup_steps": ("xDiT", "--warmup")},
+        ),
+    ),
+)

@@ -68,7 +68,7 @@ class Pipeline:
     def predict(self, x: Tensor, step: Step) -> list[Tensor]:
         """A whole step; x becomes its successor on the last stage at once, on the first when it is fetched."""
         if step.expert != self.expert:  # buffers of the other expert say nothing
-            self.expert, self.sync_left = step.expert, max(self.plan.warmup, 1)
+            self.expert, self.sync_left = step.expert, self.plan.warmup
         if self.stage == self.last and not self.schedulers:
             self.schedulers = [copy.deepcopy(self.model.scheduler) for _ in range(self.patches)]
         if self.sync_left:

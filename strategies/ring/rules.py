@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import Violation
+from hybridgen.plan.degrees import Axis, Degree
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "ring-attn2d": "Ring and attention2d both decide how K/V reaches the queries; one run can use one of them.",
@@ -45,3 +52,44 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
         running = part * FP32 * (plan.itemsize < FP32 or plan.degrees.ring > 2 or beside)
         parts = part * plan.itemsize * (1 + (beside and plan.itemsize < FP32)) + 2 * queries * FP32
         yield Term("ring buffers", 2 * plan.key_value_block + parts + running, moment="attention")
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Replace the model's attention over local keys by the ring."""
+    from hybridgen.strategies.ring.run import apply
+
+    apply(model, mesh, plan)
+
+
+RING = Axis(
+    "ring",
+    divides="keys",
+    exchanges="K V, hop by hop",
+    place=40,
+    why="its K/V travels while attention runs, so ulysses stands closer",
+    drawn="across",
+)
+
+
+STRATEGY = Strategy(
+    "ring",
+    (
+        Degree(
+            "ring",
+            "Ranks in a ring of K/V.",
+            listed=30,
+            axes=(RING,),
+            engines={"xdit": "ring_degree", "trtllm": "ring_size"},
+            peers={
+                "--ring_degree": ("xDiT", "--ring"),
+                "--ring-degree": ("vLLM-Omni and SGLang", "--ring"),
+                "--ring_size": ("Wan", "--ring"),
+            },
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    memory,
+)

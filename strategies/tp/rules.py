@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import Violation
-from hybridgen.plan.degrees import divisors, not_legal
+from hybridgen.plan.degrees import Axis, Degree, Value, divisors, not_legal
 from hybridgen.plan.plan import FP32, Plan
-from hybridgen.plan.traffic import Message, Phase, Term
+from hybridgen.plan.traffic import Message, Phase
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "tp-heads": "Tensor parallelism gives each rank whole query and K/V heads.",
@@ -61,6 +68,46 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
             yield reduce("sums of picture k", plan.picture_tokens * FP32, layers * experts)
 
 
-def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Nothing of its own: the weights' share is counted with the weights."""
-    yield from ()
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Cut every block's matrices, and let the norms see all heads."""
+    from hybridgen.strategies.tp.run import apply
+
+    apply(model, mesh, plan)
+
+
+TP = Axis(
+    "tp",
+    divides="weights",
+    exchanges="activations, after every matrix pair",
+    place=30,
+    why="inside a stage, around the ranks that share its sequence",
+)
+
+
+def choices(degree: Degree, plan: Plan, left: int) -> list[Value]:
+    """Degrees that the model's heads and feed-forward channels allow."""
+    return [tp for tp in divisors(left) if not any(violations(replace(plan, degrees=plan.degrees.changed(tp=tp))))]
+
+
+STRATEGY = Strategy(
+    "tp",
+    (
+        Degree(
+            "tp",
+            "Ranks that split every weight.",
+            listed=60,
+            axes=(TP,),
+            engines={"trtllm": "tp_size"},
+            peers={
+                "--tensor_parallel_degree": ("xDiT", "--tp"),
+                "--tensor-parallel-size": ("vLLM-Omni", "--tp"),
+                "--tp-size": ("SGLang", "--tp"),
+            },
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    choices=choices,
+)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hybridgen.errors import Violation
-from hybridgen.plan.degrees import divisors, not_legal
+from hybridgen.plan.degrees import Axis, Degree, divisors, not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
 
 RULES = {
     "ulysses-heads": "Ulysses gives each rank whole heads, so it must divide the heads that tensor parallelism leaves.",
@@ -56,3 +62,50 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     received = head * (q_heads + 2 * k_heads)
     yield Term("ulysses buffers", 2 * received, moment="exchange")
     yield Term("ulysses buffers", received, moment="attention")
+
+
+def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """Wrap the model's attention in the two exchanges."""
+    from hybridgen.strategies.ulysses.run import apply
+
+    apply(model, mesh, plan)
+
+
+ULYSSES = Axis(
+    "ulysses",
+    divides="heads",
+    exchanges="Q K V in, O out",
+    place=70,
+    why="fastest: attention waits for both of its exchanges, so its ranks are neighbours",
+    drawn="inside",
+)
+
+
+def choices(degree: Degree, plan: Plan, left: int) -> list[int]:
+    """Degrees that the heads allow, the widest first."""
+    return [ulysses for ulysses in reversed(legal_degrees(plan)) if left % ulysses == 0]
+
+
+STRATEGY = Strategy(
+    "ulysses",
+    (
+        Degree(
+            "ulysses",
+            "Ranks that trade heads for tokens.",
+            listed=20,
+            axes=(ULYSSES,),
+            engines={"xdit": "ulysses_degree", "trtllm": "ulysses_size"},
+            peers={
+                "--ulysses_degree": ("xDiT", "--ulysses"),
+                "--ulysses-degree": ("vLLM-Omni and SGLang", "--ulysses"),
+                "--ulysses_size": ("Wan", "--ulysses"),
+            },
+        ),
+    ),
+    apply,
+    RULES,
+    violations,
+    traffic,
+    memory,
+    choices,
+)

@@ -1,13 +1,23 @@
 """USP (arXiv 2405.07719) is Ulysses x ring under one flag: --usp 4x2 means --ulysses 4 --ring 2.
 
-Legality, traffic, memory and the exchanges are those of its two parts, so it has no line in the registry.
+Legality, traffic, memory and the exchanges are those of its two parts.
 """
 
 from __future__ import annotations
 
-from hybridgen.plan.degrees import parse_pair
+from hybridgen.plan.degrees import Shorthand
+from hybridgen.strategies.strategy import Strategy
 
-
-def parse(text: str) -> tuple[int, int]:
-    """(ulysses, ring) from "4x2"."""
-    return parse_pair("--usp", text, "ulysses x ring")
+STRATEGY = Strategy(
+    "usp",
+    shorthands=(
+        Shorthand(
+            "usp",
+            "Ulysses x ring under one flag.",
+            listed=40,
+            metavar="UxR",
+            sets=("ulysses", "ring"),
+            peers={"--sp-degree": ("SGLang", "--usp")},
+        ),
+    ),
+)

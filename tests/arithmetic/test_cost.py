@@ -13,13 +13,13 @@ import pytest
 from benchmarks import planner_accuracy as accuracy
 from benchmarks.published import rows
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, exchange_seconds
 from hybridgen.planner.price import compute, cost
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support.published import PUBLISHED_CLIP, RACK, WAN22, wan
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_grouped_heads_and_own_text_weights() -> None:
     facts = COSMOS3.transformer
     assert facts.matrix_params == 2 * 5120 * 8192 + 2 * 5120 * 1024 + 3 * 5120 * 25600
     assert 2 * facts.layers * facts.matrix_params == pytest.approx(62.5e9, rel=0.02)  # 64.0 B with embeddings
-    plan = Plan(COSMOS3, Clip(1280, 720, 189, 35, 6.0))
+    plan = Plan(COSMOS3, Clip(1280, 720, 189, 35, 6.0), Degrees())
     queries, keys, heads, key_heads = compute.attention_shape(plan)
     assert (keys - queries, heads, key_heads) == (COSMOS3.text_tokens, 64, 8)
     assert compute.text_seconds(plan, RACK) > 0

@@ -14,7 +14,6 @@ from hybridgen.cli.main import call
 from hybridgen.engine import machine
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.hardware.constants import Hardware
@@ -23,6 +22,7 @@ from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span, span_of_axis, span_of_ranks
 from hybridgen.planner.price import cost
+from hybridgen.strategies.registry import AXES, Degrees
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 77, 40, 4.0)

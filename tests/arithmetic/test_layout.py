@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridgen.plan.degrees import AXES, SEQUENCE_AXES, Degrees, divisors, nearest
+from hybridgen.plan.degrees import divisors, nearest
 from hybridgen.plan.layout import Layout, TokenShards, split_rows
+from hybridgen.strategies.registry import AXES, Degrees
 
 DEGREES = Degrees(cfg=2, pipefusion=2, tp=3, attn2d=(2, 3), ulysses=2)
 
@@ -74,7 +75,8 @@ def test_shards_may_be_empty() -> None:
 
 
 def test_sequence_axes_are_mesh_axes_in_order() -> None:
-    assert [axis for axis in AXES if axis in SEQUENCE_AXES] == list(SEQUENCE_AXES)
+    shared = Degrees.sequence_axes
+    assert shared and [axis for axis in AXES if axis in shared] == list(shared)
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(11, 4), (8, 3), (4, 4), (160, 8)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridgen.cli.explanations import rules
-from hybridgen.plan.degrees import AXES
+from hybridgen.strategies.registry import AXES
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = "--cfg 2 --ulysses 4 --attn2d 3x3 --vae 8"

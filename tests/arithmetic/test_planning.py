@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +19,14 @@ from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.files import Folder
 from hybridgen.models.known import MODELS
-from hybridgen.plan.degrees import Degrees
+from hybridgen.plan.degrees import divisors
 from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.recipe.fields import Recipe, compose, options
 from hybridgen.recipe.legal import degree_sets, legal_plans
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.ulysses.rules import legal_degrees
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +37,7 @@ CLIP = Clip(1280, 720, 81, 40, 4.0)
 
 def grouped(heads: int, kv_heads: int) -> Plan:
     facts = TransformerFacts(layers=4, heads=heads, kv_heads=kv_heads, head_dim=64, ffn=1024, text_dim=64)
-    return Plan(replace(WAN22, transformer=facts), CLIP)
+    return Plan(replace(WAN22, transformer=facts), CLIP, Degrees())
 
 
 # Models
@@ -124,22 +127,37 @@ def test_published_volumes() -> None:
 # Candidates
 
 
+def factorisations(world: int) -> Iterator[Degrees]:
+    """Every way to write a number of ranks as a product of the axes, legal or not."""
+    names = ("cfg", "pipefusion", "tp", "ring", "ulysses")
+    for sizes in products(world, len(names) + 2):
+        yield Degrees(**dict(zip(names, sizes, strict=False)), attn2d=sizes[-2:])
+
+
+def products(number: int, factors: int) -> Iterator[tuple[Any, ...]]:
+    if factors == 1:
+        yield (number,)
+        return
+    for first in divisors(number):
+        yield from ((first, *rest) for rest in products(number // first, factors - 1))
+
+
 def test_candidates_cover_every_factorisation_once() -> None:
-    sets = list(degree_sets(72))
+    sets = list(degree_sets(Plan(WAN22, CLIP, Degrees()), 72))
     assert len(sets) == len(set(sets)) and all(d.world == 72 for d in sets)
     assert Degrees(cfg=2, ulysses=4, attn2d=(3, 3)) in sets and Degrees(cfg=2, ulysses=4, ring=9) in sets
 
 
 def test_a_template_leaves_out_what_its_heads_forbid_and_nothing_else() -> None:
-    plan = Plan(WAN22, CLIP)
-    legal = {d for d in degree_sets(72) if not registry.violations(replace(plan, degrees=d))}
-    assert {d for d in degree_sets(72, plan) if d.pipefusion <= 40} == legal
-    assert all(d.ulysses == 4 for d in degree_sets(72, plan, {"ulysses": 4, "cfg": 2}))
+    plan = Plan(WAN22, CLIP, Degrees())
+    legal = {d for d in factorisations(72) if not registry.violations(replace(plan, degrees=d))}
+    assert {d for d in degree_sets(plan, 72) if d.pipefusion <= 40} == legal
+    assert all(d.ulysses == 4 for d in degree_sets(plan, 72, {"ulysses": 4, "cfg": 2}))
 
 
 @pytest.mark.parametrize("world", [1, 2, 8, 72])
 def test_candidates_are_legal(world: int) -> None:
-    plans = legal_plans(Plan(WAN22, CLIP), world)
+    plans = legal_plans(Plan(WAN22, CLIP, Degrees()), world)
     assert plans and all(p.world_size == world and not registry.violations(p) for p in plans)
 
 
@@ -213,7 +231,7 @@ def test_the_owners_line_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 8, 72])
 def test_legal_plans_can_be_drawn(world: int) -> None:
-    for plan in legal_plans(Plan(WAN22, CLIP), world)[::3]:
+    for plan in legal_plans(Plan(WAN22, CLIP, Degrees()), world)[::3]:
         lines = draw.whole(plan)
         text = "\n".join(lines)
         assert text.isascii() and (world == 1 or f"{world} ranks" in text)

@@ -21,6 +21,7 @@ from hybridgen.planner.choose.ranking import oblong
 from hybridgen.planner.hardware.constants import Constant
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.strategies.registry import Degrees
 
 ROOT = Path(__file__).parents[2]
 WAN22 = catalogue.find("wan2.2")
@@ -29,7 +30,7 @@ CLIP_480P = Clip(832, 480, 81, 50, 5.0)
 
 
 def ask(gpus: int, hardware: str = "gb200-nvl72", **changes: Any) -> Ask:
-    return Ask(Plan(WAN22, PUBLISHED_CLIP), gpus, find(hardware), **changes)
+    return Ask(Plan(WAN22, PUBLISHED_CLIP, Degrees()), gpus, find(hardware), **changes)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def ask(gpus: int, hardware: str = "gb200-nvl72", **changes: Any) -> Ask:
 )
 @pytest.mark.parametrize("frames", [77, 81])
 def test_the_published_splits_are_recommended(gpus: int, config: str, frames: int) -> None:
-    template = Plan(WAN22, Clip(1280, 720, frames, 40, 4.0))
+    template = Plan(WAN22, Clip(1280, 720, frames, 40, 4.0), Degrees())
     assert recommend.recommend(Ask(template, gpus, find("gb200-nvl72"))).best.config == config
 
 
@@ -47,14 +48,14 @@ def test_ring_is_never_above_attention2d_at_cp_9() -> None:
     rings = [d for d in order if d.ring == 9]
     assert len(rings) > 3
     for ring in rings:
-        twin = replace(ring, ring=1, attn2d=(3, 3))
+        twin = ring.changed(ring=1, attn2d=(3, 3))
         assert order.index(twin) < order.index(ring)
 
 
 @pytest.mark.parametrize("hardware", sorted(MACHINES))
 @pytest.mark.parametrize("gpus", [2, 12, 72])
 def test_every_machine_gets_ranked_plans(hardware: str, gpus: int) -> None:
-    template = Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P)
+    template = Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P, Degrees())
     found = recommend.recommend(Ask(template, gpus, find(hardware)))
     first, *rest = found.candidates
     assert rest == sorted(rest, key=lambda c: c.cost.clip)
@@ -84,7 +85,7 @@ def test_approximate_plans_never_win_unasked() -> None:
 def test_fewer_gpus_where_more_are_no_faster() -> None:
     machine = find("rtx4090")
     slow = replace(machine.inside, bandwidth=Constant(1e8, "made up"), hop=Constant(0.05, "made up"))
-    many = Ask(Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P), 8, replace(machine, inside=slow))
+    many = Ask(Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P, Degrees()), 8, replace(machine, inside=slow))
     found, everything = recommend.with_fewer(many), recommend.recommend(many)
     assert found.ask.gpus == 2 and found.best.config.startswith("cfg2")
     assert found.best.cost.clip < everything.best.cost.clip
@@ -100,7 +101,7 @@ def test_fewer_says_what_the_rest_could_do(plan: Any) -> None:
 
 
 def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
-    template = Plan(WAN22, PUBLISHED_CLIP)
+    template = Plan(WAN22, PUBLISHED_CLIP, Degrees())
     machine = recommend.anchored(find("h200"), template, 500)
     before, found = (recommend.recommend(Ask(template, 8, m)) for m in (find("h200"), machine))
     assert found.one_gpu == pytest.approx(500) and before.one_gpu > 1000

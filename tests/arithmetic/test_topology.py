@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.orders import best_order, vae_span
@@ -17,6 +16,7 @@ from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis
 from hybridgen.planner.price import cost, memory
+from hybridgen.strategies.registry import AXES, Degrees
 from tests.support.published import PUBLISHED_CLIP, RACK, WAN22, wan
 
 

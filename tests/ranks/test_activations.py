@@ -16,7 +16,6 @@ from hybridgen.models import catalogue
 from hybridgen.models.cosmos import denoiser as cosmos
 from hybridgen.models.registry import denoiser
 from hybridgen.models.wan import denoiser as wan
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import KERNELS
 from hybridgen.plan.plan import Plan
@@ -24,6 +23,7 @@ from hybridgen.planner.price import memory
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.ranks.test_known import blocks, transformer
 from tests.support.live_bytes import LiveBytes
 
@@ -107,7 +107,7 @@ def one_block(facts: ModelFacts, dtype: str, degrees: dict[str, Any]) -> Any:
     model = denoiser(facts)(plan, [expert], MagicMock(), KERNELS[0], Shard(plan.tokens, 0))
     for strategy in registry.active(plan):
         if strategy.name != "pipefusion":  # which changes what runs through a block, not the block
-            strategy.apply(model, Mesh(plan), plan)
+            strategy.apply(model, Mesh(plan), plan)  # type: ignore[arg-type]
     return model
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hybridgen.plan.degrees import Degrees
+from hybridgen.strategies.registry import Degrees
 from tests.support.checkpoints import Case, run_case, stock_latents
 
 LIMIT = 1e-5

@@ -24,8 +24,8 @@ from hybridgen.models.cosmos.denoiser import Condition, Cosmos
 from hybridgen.models.cosmos.predict import Predict2, Predict25, VideoToWorld
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Step
-from hybridgen.plan.degrees import Degrees
 from hybridgen.recipe.fields import Recipe, Request
+from hybridgen.strategies.registry import Degrees
 from tests.support import matrix, stock
 from tests.support.checkpoints import LAYERS, NEGATIVE, PROMPT, SEED, Case, run_case, stock_latents
 
@@ -78,7 +78,7 @@ def test_compositions_equal_one_process(case: Case, degrees: Degrees) -> None:
 def compare(case: Case, degrees: Degrees) -> None:
     """Latents, and bytes: what every rank sent is what the rules declare."""
     if degrees.world == 1:  # the VAE is laid over the others
-        degrees = replace(degrees, ulysses=2)
+        degrees = degrees.changed(ulysses=2)
     outcome = run_case(case, case.plan(degrees))
     assert outcome.error(stock_latents(case)) <= LIMIT
     assert outcome.sent == outcome.declared

@@ -18,13 +18,13 @@ from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.files import Folder
 from hybridgen.models.load import empty_experts, fill, load_scheduler
 from hybridgen.models.wan import vae as wan_vae
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.kernels import select
 from hybridgen.planner.price.memory import terms
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion.run import Buffers
+from hybridgen.strategies.registry import Degrees
 from tests.support import checkpoints, matrix, stock
 from tests.support.checkpoints import LAYERS, SEED, Case, run_case, stock_latents
 

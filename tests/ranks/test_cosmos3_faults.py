@@ -13,7 +13,7 @@ from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.slots import KeyValue, Partial, Step
-from hybridgen.plan.degrees import Degrees
+from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.ulysses import run as ulysses
 from tests.support.checkpoints import LAYERS, Case, run_case, stock_latents
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from hybridgen.distributed.comm import Group, Traffic
 from hybridgen.distributed.mesh import build_mesh
 from hybridgen.distributed.processes import RankContext
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import VaeFacts
+from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.ulysses.run import gather_heads, scatter_heads
 from tests.support.ranks import run_ranks
 from tests.support.tiny_vae import RESIDUAL, TINY, build_vae, decode_strips, noise, plan_for, relative_error

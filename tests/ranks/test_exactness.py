@@ -11,9 +11,9 @@ import torch
 from hybridgen.distributed.sequence import Shard
 from hybridgen.errors import RequestError
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.resolve import check
+from hybridgen.strategies.registry import AXES, Degrees
 from tests.support import matrix
 from tests.support.tiny import experts, run_plan, scheduler, stock_frames, stock_latents, tiny_job, tiny_plan
 

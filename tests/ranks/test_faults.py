@@ -12,9 +12,9 @@ from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.slots import Step
 from hybridgen.models.wan.denoiser import Condition, Wan
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.layout import Layout, TokenShards
 from hybridgen.plan.plan import Clip
+from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.tp import run as tp
 from hybridgen.strategies.ulysses import run as ulysses
 from tests.support.tiny import CLIP, run_plan, stock_latents, tiny_plan

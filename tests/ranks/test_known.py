@@ -13,13 +13,13 @@ import torch
 from hybridgen.cli.main import call
 from hybridgen.models import catalogue
 from hybridgen.models.known import MODELS
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.price import compute, memory
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BILLIONS = {
@@ -122,7 +122,7 @@ def test_autoencoders_are_as_large_as_they_are_said_to_be() -> None:
 def test_what_a_picture_needs_is_held_where_one_is_given() -> None:
     def held(name: str, **given: Any) -> dict[str, int]:
         facts = catalogue.find(name)
-        return {term.name: term.size for term in memory.terms(Plan(facts, clip_of(Request(**given), facts)))}
+        return {term.name: term.size for term in memory.terms(Plan(facts, clip_of(Request(**given), facts), Degrees()))}
 
     none, first = held("wan2.1-14b"), held("wan2.1-i2v")
     assert first["image encoder"] == 4 * 630_766_080 and "image encoder" not in none
@@ -135,7 +135,7 @@ def test_what_a_picture_needs_is_held_where_one_is_given() -> None:
 def test_text_is_kept_as_its_model_reads_it() -> None:
     def kept(name: str, **given: Any) -> int:
         facts = catalogue.find(name)
-        return memory.text_states(Plan(facts, clip_of(Request(**given), facts)))
+        return memory.text_states(Plan(facts, clip_of(Request(**given), facts), Degrees()))
 
     text = 512 * (2 * 4096 + 2 * 5120) * 2  # tokens, embeddings and projections of two branches, bf16
     assert kept("wan2.1-14b") == text and kept("wan2.1-i2v") == text + 257 * (1280 + 5120) * 2

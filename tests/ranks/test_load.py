@@ -20,13 +20,13 @@ from hybridgen.models import catalogue
 from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler, local_folder
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import FP32, Clip, Plan
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Checkpoint, compose
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support.ranks import run_ranks
 from tests.support.tiny import tiny_job
 

@@ -12,9 +12,9 @@ from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Progress
 from hybridgen.engine.rank import Rank
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.price.memory import peak, phase_sizes, terms
+from hybridgen.strategies.registry import Degrees
 from tests.support.ranks import run_ranks
 from tests.support.tiny import run_plan, tiny_plan
 
@@ -26,7 +26,7 @@ def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
     def size(plan: Plan, name: str, rank: int = 0) -> int:
         return sum(term.size for term in terms(plan, rank) if term.name == name)
 
-    whole = Plan(WAN22, CLIP)
+    whole = Plan(WAN22, CLIP, Degrees())
     assert size(whole, "weights") == 2 * WAN22.transformer.params * 2
     for degrees in (Degrees(cfg=2), Degrees(ulysses=8), Degrees(attn2d=(3, 3)), Degrees(ring=4)):
         assert size(Plan(WAN22, CLIP, degrees), "weights") == size(whole, "weights")

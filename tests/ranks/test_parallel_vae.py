@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,10 +20,10 @@ from hybridgen.distributed.processes import RankContext
 from hybridgen.models.catalogue import DEMO_FOLDER, find
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.vae import decode_stream, to_uint8, unnormalise
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.facts import VaeFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.parallel_vae import halo, rules, run
+from hybridgen.strategies.registry import AXES, Degrees
 from tests.support.ranks import run_ranks
 from tests.support.tiny_vae import RESIDUAL, TINY, build_vae, noise, plan_for, relative_error
 
@@ -123,7 +123,7 @@ CASES = {
         "demo": plan_for(find("demo").vae, 9, 8, 2, split(4)),
         "ranks outside": plan_for(TINY, 5, 4, 2, OUTSIDERS),
         "ranks outside, cfg fastest": plan_for(TINY, 5, 4, 2, OUTSIDERS, (*AXES[1:], "cfg")),
-        "whole world over cfg": plan_for(TINY, 4, 5, 2, replace(OUTSIDERS, vae=4), (*AXES[1:], "cfg")),
+        "whole world over cfg": plan_for(TINY, 4, 5, 2, OUTSIDERS.changed(vae=4), (*AXES[1:], "cfg")),
     },
 }
 NAMED = [(ranks, name) for ranks, cases in CASES.items() for name in cases]

@@ -23,11 +23,11 @@ from hybridgen.engine.rank import set_up
 from hybridgen.engine.worker import ready
 from hybridgen.errors import RequestError
 from hybridgen.models.wan.image import WanPictures
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.traffic import SETUP, by_strategy
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Recipe, Request
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support.checkpoints import Case, job_of
 from tests.support.ranks import run_ranks
 from tests.support.stock import picture

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.distributed.sequence import patchify, unpatchify
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies.pipefusion import rules
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline
+from hybridgen.strategies.registry import AXES, Degrees
 from tests.support import matrix
 from tests.support.patchwise import Key, Remembering
 from tests.support.tiny import (

@@ -11,8 +11,8 @@ import torch
 
 from hybridgen.distributed.comm import Group, Traffic
 from hybridgen.distributed.processes import RankContext
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip
+from hybridgen.strategies.registry import Degrees
 from tests.support.ranks import run_ranks
 from tests.support.tiny import CLIP, run_plan, tiny_plan
 

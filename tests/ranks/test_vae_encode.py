@@ -19,7 +19,6 @@ from hybridgen.distributed.processes import RankContext
 from hybridgen.models.catalogue import find
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.vae import encode
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.facts import VaeFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.lookup import find as machine
@@ -27,6 +26,7 @@ from hybridgen.planner.price import vae as price
 from hybridgen.planner.price.cost import cost
 from hybridgen.planner.price.memory import phase_sizes, terms
 from hybridgen.strategies.parallel_vae import halo, rules, run
+from hybridgen.strategies.registry import AXES, Degrees
 from tests.support.live_bytes import LiveBytes
 from tests.support.ranks import run_ranks
 from tests.support.tiny_vae import RESIDUAL, TINY, WAN22_5B, build_vae, config, plan_for, relative_error

@@ -10,10 +10,10 @@ import torch
 from diffusers import AutoencoderKLWan
 
 from hybridgen.models.catalogue import find
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import VaeFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.strategies.parallel_vae import rules
+from hybridgen.strategies.registry import Degrees
 from tests.support.tiny_vae import WAN22_5B, config, plan_for
 
 

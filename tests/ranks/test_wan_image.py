@@ -16,8 +16,8 @@ from hybridgen.distributed.sequence import Shard
 from hybridgen.models.slots import Normed
 from hybridgen.models.wan.denoiser import TextAttention
 from hybridgen.models.wan.image import ImageAttention, WanImage, WanTokenTime
-from hybridgen.plan.degrees import Degrees
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.tp import run as tp
 from tests.support import matrix, stock
 from tests.support.checkpoints import LAYERS, Case, run_case, run_stock, stock_latents

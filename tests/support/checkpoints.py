@@ -27,13 +27,13 @@ from hybridgen.models.inputs import Inputs
 from hybridgen.models.registry import denoiser
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.plan.traffic import SETUP, by_strategy
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support import stock
 from tests.support.ranks import run_ranks, without_memory
 from tests.support.tiny import Outcome
@@ -205,7 +205,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
             )
         model = worker.ready(rank)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None
-        if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
+        if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
             frames = [chunk for chunk in model.decode(latents) if chunk is not None]
         lengths = tuple(text.shape[1] for text in model.inputs.text)
         return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), lengths

@@ -10,13 +10,12 @@ the stock pipeline, and with stale K/V against a simulation in one process (test
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support.tiny import CLIP, FACTS, run_plan, stock_latents, tiny_plan
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compositions.md"
@@ -40,7 +39,7 @@ def together(a: str, b: str) -> Degrees:
         return VAE_OVER[a]
     found = Degrees()
     for one in (PARTS[a], PARTS[b]):
-        found = replace(found, **{name: value for name, value in vars(one).items() if value not in (1, (1, 1))})
+        found = found.changed(**{degree.name: one.value(degree) for degree in one.used()})
     return found
 
 

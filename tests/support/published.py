@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.strategies.registry import Degrees
 
 WAN22 = catalogue.find("wan2.2")
 PUBLISHED_CLIP = Clip(1280, 720, 77, 40, 4.0)

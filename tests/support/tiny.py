@@ -22,12 +22,12 @@ from hybridgen.models.tiny.weights import unit_scale
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.vae import to_uint8, unnormalise
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.plan.traffic import SETUP, by_strategy
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 from tests.support.live_bytes import LiveBytes
 from tests.support.ranks import run_ranks, without_memory
 from tests.support.tiny_vae import TINY, build_vae
@@ -162,7 +162,7 @@ def run_plan(plan: Plan, attention: str = "auto", count: bool = False) -> Outcom
         with LiveBytes(model.inputs.text, weights) if count else nullcontext() as tensors:
             x = denoise(rank, model)
         latents, frames = gather_latents(rank, model, x), None
-        if plan.degrees.vae > 1 and rank.mesh.vae() is not None:
+        if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
             model.vae = build_vae(plan.facts.vae)
             frames = [chunk for chunk in model.decode(latents) if chunk is not None]
         held = tensors.peak if tensors else 0

@@ -13,11 +13,11 @@ from torch import Tensor
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.catalogue import find
 from hybridgen.models.wan.vae import decode_stream
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.facts import ModelFacts, VaeFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
-from hybridgen.strategies.parallel_vae.rules import split_dim, strip_sizes
+from hybridgen.strategies.parallel_vae.rules import NAME, split_dim, strip_sizes
+from hybridgen.strategies.registry import AXES, Degrees
 
 TINY = VaeFacts(base_dim=8, res_blocks=1)
 RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
@@ -77,7 +77,7 @@ def relative_error(a: Tensor, b: Tensor) -> float:
 
 def decode_strips(model: Any, mesh: Mesh, plan: Plan, latents: Tensor) -> Tensor:
     """Decode on the plan's VAE ranks; every rank's pixels before rounding, put together: [1, 3, t, H, W] in [-1, 1]."""
-    group, dim, sizes = mesh.vae(), split_dim(plan), strip_sizes(plan)
+    group, dim, sizes = mesh.overlay("vae", NAME), split_dim(plan), strip_sizes(plan)
     assert group is not None
     own = torch.split(latents, list(sizes), dim)[group.rank]
     with sharded(model.decoder, Strip(group, dim, sizes)):

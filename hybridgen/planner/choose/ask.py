@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.legal import Fixed
+from hybridgen.recipe.legal import Fixed, exact_only
 from hybridgen.recipe.resolve import given_degrees, order_of, template
+from hybridgen.strategies.registry import Degrees
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Ask:
 
     @property
     def given(self) -> Fixed:
-        """The degrees that every candidate has: those that are fixed, and pipefusion 1 unless it may compete."""
-        return self.fixed if self.approximate else {"pipefusion": 1, **self.fixed}
+        """The degrees that every candidate has: those that are fixed, and 1 for what is approximate unless it may compete."""
+        return self.fixed if self.approximate else {**exact_only(), **self.fixed}
 
 
 def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None) -> Ask:
@@ -53,7 +53,7 @@ def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | N
         gpus,
         hardware,
         given,
-        order_of(order, Degrees(**given)) if order else None,  # type: ignore[arg-type]
+        order_of(order, Degrees(**given)) if order else None,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hybridgen.errors import Change, RequestError, Violation
-from hybridgen.plan.degrees import Degrees, divisors
+from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
@@ -16,6 +16,7 @@ from hybridgen.planner.choose.search import held, search
 from hybridgen.recipe import legal as candidates
 from hybridgen.recipe.resolve import MAX_RANKS
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 
 RULES = {
     "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
@@ -126,7 +127,7 @@ def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestE
 
 
 def _given(ask: Ask) -> Degrees:
-    return Degrees(**ask.fixed)  # type: ignore[arg-type]
+    return Degrees(**ask.fixed)
 
 
 def _named(ask: Ask) -> str:
@@ -161,7 +162,7 @@ def _without_vae(ask: Ask) -> Violation | None:
     """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
     for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
-        wide = replace(plan, degrees=replace(plan.degrees, vae=ask.fixed["vae"]))  # type: ignore[arg-type]
+        wide = replace(plan, degrees=plan.degrees.changed(vae=ask.fixed["vae"]))
         return next(iter(registry.violations(wide)), None)
     return None
 
@@ -192,9 +193,9 @@ def _near(found: Recommendation) -> Iterator[Degrees]:
             yield Degrees(cfg=cfg, pipefusion=size, attn2d=grid)
     if best.cp > 1 and math.isqrt(best.cp) ** 2 == best.cp:
         side = math.isqrt(best.cp)
-        yield replace(best, ring=side, attn2d=(side, 1), vae=1)
+        yield best.changed(ring=side, attn2d=(side, 1), vae=1)
     for vae in (world // best.cfg + 1, 2 * best.vae + 1):
-        yield replace(best, vae=vae)
+        yield best.changed(vae=vae)
 
 
 def _grid(size: int) -> tuple[int, int]:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from hybridgen.plan.degrees import AXES
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import ranks_of_domain
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
 from hybridgen.planner.price import cost
 from hybridgen.planner.price import vae as vae_price
+from hybridgen.strategies.registry import AXES
 
 ALIKE = 0.01
 """Orders whose exchanges differ by no more than this share count as equal."""

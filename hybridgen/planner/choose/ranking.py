@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hybridgen.plan.degrees import AXES, Degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Term
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.cost import Cost
 from hybridgen.planner.price.memory import phase_sizes
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import AXES, Degrees
 
 MAX_TIE = 0.08
 """Plans on one machine share most of the model's error, also where it is larger than this."""
@@ -56,7 +56,7 @@ class Candidate:
     @property
     def kind(self) -> frozenset[str]:
         """The strategies it uses: plans of one kind differ in numbers only."""
-        return frozenset(s.name for s in registry.active(self.plan) if s.name != "parallel-vae")
+        return frozenset(s.name for s in registry.active(self.plan) if not s.is_overlaid)
 
     @property
     def bytes_per_step(self) -> dict[str, int]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from hybridgen.plan.degrees import AXES
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate, oblong
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.cost import cost
+from hybridgen.strategies.registry import AXES
 
 FEW_TOKENS = 256
 """Below so many tokens a rank, matrix products no longer fill a GPU. Legal, and worth a word."""

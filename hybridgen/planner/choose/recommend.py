@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
@@ -21,7 +20,8 @@ from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_pipefusion_options, with_heads
+from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_idle_options, with_heads
+from hybridgen.strategies.registry import Degrees
 
 MAX_SURPRISE = 3
 """How many times as long or as short as predicted a measured time may be without a word."""
@@ -58,8 +58,8 @@ def plan_for(
     facts, parallel = facts_of(recipe, model_facts, heads), recipe.parallel
     count, per_node = count_gpus(gpus, nodes, gpus_per_node, given_degrees(parallel))
     machine = find(hardware or DEFAULT).joined(per_node)
-    if not approximate and parallel.pipefusion in (None, 1):
-        refuse_pipefusion_options(parallel)
+    if not approximate:
+        refuse_idle_options(parallel, Degrees(**given_degrees(parallel)))
     ask = ask_for(published_frames(recipe, facts), count, machine, facts)
     if anchor is not None:
         ask = replace(ask, hardware=anchored(machine, ask.template, anchor))
@@ -97,7 +97,7 @@ def recommend(ask: Ask) -> Recommendation:
 
 def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
     """The machine on which one GPU denoises in `seconds`: its rates scaled together. Raises RequestError (anchor)."""
-    alone = cost(replace(plan, degrees=Degrees(), patches=0, warmup=0), hardware)
+    alone = cost(replace(plan, degrees=Degrees()), hardware)
     scaled = sum(item.seconds for item in alone.items if item.bound in ("compute", "memory"))
     factor = (seconds - (alone.denoise - scaled)) / scaled
     if math.isfinite(seconds) and factor > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from hybridgen.plan.plan import Plan
@@ -52,10 +52,9 @@ def as_data(
 def candidate_data(candidate: Candidate) -> dict[str, Any]:
     """One plan with what is predicted for it."""
     plan, cost = candidate.plan, candidate.cost
-    degrees = asdict(plan.degrees)
     return {
         "config": candidate.config,
-        "degrees": {**degrees, "attn2d": list(degrees["attn2d"])},
+        "degrees": plan.degrees.as_data(),
         "order": used_axes(plan),
         "exact": plan.exact,
         "denoise_s": round(cost.denoise, 4),

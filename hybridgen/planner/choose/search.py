@@ -44,7 +44,7 @@ def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:
 
 
 def _with_width(plan: Plan, width: int) -> Plan:
-    return replace(plan, degrees=replace(plan.degrees, vae=width))
+    return replace(plan, degrees=plan.degrees.changed(vae=width))
 
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:

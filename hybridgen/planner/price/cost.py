@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
@@ -20,6 +19,7 @@ from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, sp
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.strategies import registry
+from hybridgen.strategies.registry import Degrees
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def denoise_messages(plan: Plan) -> list[Message]:
 
 
 def _messages(plan: Plan, rank: int) -> list[Message]:
-    own = (m for s in registry.STRATEGIES if s.name != "parallel-vae" for m in s.rules.traffic(plan, rank))
+    own = (m for s in registry.STRATEGIES if not s.is_overlaid for m in s.traffic(plan, rank))
     return [m for m in own if m.phase == "denoise"]
 
 
@@ -141,7 +141,7 @@ def _bubbles(plan: Plan, stage: float) -> float:
     next step must have come back from the last stage.
     """
     stages, branches, steps = plan.degrees.pipefusion, plan.own_branches, plan.clip.steps
-    sync = min(max(plan.warmup, 1) * plan.facts.experts, steps)
+    sync = min(plan.warmup * plan.facts.experts, steps)
     missing = max(stages - plan.tokens.patches, 0) / plan.tokens.patches
     return stage * (sync * (stages - 1) + (steps - sync) * branches * missing)
 
@@ -190,5 +190,5 @@ def _joined(items: Iterable[Item]) -> list[Item]:
 
 def one_gpu_seconds(plan: Plan, hardware: Hardware) -> float:
     """Denoise time of the same clip on one GPU, whether it fits there or not."""
-    alone = replace(plan, degrees=Degrees(), order=plan.order, patches=0, warmup=0)
+    alone = replace(plan, degrees=Degrees(), order=plan.order)
     return cost(alone, hardware).denoise

@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.planner.hardware.constants import Hardware, Link
 from hybridgen.planner.hardware.hosts import ranks_of_domain
 from hybridgen.planner.hardware.topology import Span, link, span
 from hybridgen.strategies.parallel_vae import rules
+from hybridgen.strategies.registry import Degrees
 
 MAX_WIDTH = 32
 """Widest VAE that is tried."""
@@ -33,7 +33,7 @@ def encoder_flops(plan: Plan) -> float:
 
 def _alone(plan: Plan) -> Plan:
     """The plan as far as the VAE's work depends on it, so that equal ones are computed once."""
-    return replace(plan, degrees=Degrees(), dtype="float32", patches=0, warmup=0)
+    return replace(plan, degrees=Degrees(), dtype="float32")
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,71 @@
+"""What a strategy declares: one object in the rules.py of its folder. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hybridgen.errors import Violation
+from hybridgen.plan.degrees import Degree, Setting, Shorthand, Value
+from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message, Term
+
+if TYPE_CHECKING:
+    from hybridgen.distributed.mesh import Mesh
+    from hybridgen.models.denoiser import Denoiser
+
+
+def changes_nothing(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
+    """apply() of what only sets other strategies' degrees."""
+
+
+def no_violations(plan: Plan) -> Iterable[Violation]:
+    """Every degree is legal."""
+    return ()
+
+
+def no_traffic(plan: Plan, rank: int) -> Iterable[Message]:
+    """Nothing is sent."""
+    return ()
+
+
+def no_memory(plan: Plan, rank: int) -> Iterable[Term]:
+    """Nothing is held beside the model."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to spread the work over ranks."""
+
+    name: str
+    """As reports name it; what it sends is counted under this name."""
+    degrees: tuple[Degree, ...] = ()
+    apply: Callable[[Denoiser, Mesh, Plan], None] = changes_nothing
+    """Changes a loaded model, where one of the degrees is above 1. Imports torch, when it is called."""
+    rules: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The reason of every rule that it raises, by rule id."""
+    violations: Callable[[Plan], Iterable[Violation]] = no_violations
+    """The rules that a plan breaks, first things first."""
+    traffic: Callable[[Plan, int], Iterable[Message]] = no_traffic
+    """Every message that a rank sends in one request, to the byte."""
+    memory: Callable[[Plan, int], Iterable[Term]] = no_memory
+    """What it needs on a rank beside the model itself."""
+    choices: Callable[[Degree, Plan, int], Iterable[Value]] | None = None
+    """Values of a degree that may divide what is left of the ranks, in the order in which they are tried; the plan
+    has the degrees that were chosen before. None: all divisors."""
+    options: tuple[Setting, ...] = ()
+    """Whole numbers above 0 that can be set beside its degrees; each is a field of Plan."""
+    shorthands: tuple[Shorthand, ...] = ()
+    """Flags that set degrees of other strategies."""
+
+    def degree(self, plan: Plan) -> int:
+        """Ranks that it uses."""
+        return math.prod(plan.degrees.size(axis.name) for degree in self.degrees for axis in degree.axes)
+
+    @property
+    def is_overlaid(self) -> bool:
+        """Whether its ranks are laid over those of the others."""
+        return bool(self.degrees) and all(degree.is_overlaid for degree in self.degrees)
