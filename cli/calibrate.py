@@ -54,5 +54,5 @@ def calibrate(
     settings = Settings(facts, dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
     found = run(settings)
     calibration.write(out, base.name, f"{base.title}, calibrated", found)
-    text.say("", *text.table(("constant", "value", "how"), calibration.summary(found), left=3), "")
+    text.say("", *text.table(("constant", "value", "how"), calibration.summary(found)), "")
     text.answer(str(out))

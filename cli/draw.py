@@ -139,7 +139,11 @@ def axes(plan: Plan) -> list[str]:
     rows = [_axis_row(plan, name, messages) for name in (*placed, *overlaid) if degrees.size(name) > 1]
     if not rows:
         return []
-    return table(("axis", "ranks of a group", "exchanges", "size", "sends / step", "sends / clip"), rows, left=3)
+    return table(
+        ("axis", "ranks of a group", "exchanges", "size", "sends / step", "sends / clip"),
+        rows,
+        ("size", "sends / step", "sends / clip"),
+    )
 
 
 def _axis_row(plan: Plan, name: str, messages: list[Message]) -> list[str]:

@@ -68,7 +68,11 @@ def list_(files: MANY = None, as_json: JSON = False) -> None:
         for row in rows
         for number, one in enumerate(row["measured"] or [NO_RESULT])
     ]
-    text.answer(*text.fitting(head, table, ("model", "measured on", "GPUs", "end to end s"), left=5))
+    text.answer(
+        *text.fitting(
+            head, table, ("model", "measured on", "GPUs", "end to end s"), ("GPUs", "denoise s", "end to end s")
+        )
+    )
 
 
 def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 
 from hybridgen.errors import RequestError
 
+UNLIMITED = 10_000
+"""Columns of a page on which no table is folded."""
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -33,16 +36,45 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """Columns padded to their widest entry; the first `left` to the left, the others to the right. Never cut."""
-    cells = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return [
-        "  ".join(
-            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> list[str]:
+    """Lines of a table whose columns are as wide as their widest entry; nothing is cut.
+
+    numbers: titles of the columns that stand to the right.
+    """
+    return _render(head, rows, numbers)[0]
+
+
+def fitting(
+    head: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], numbers: Collection[str] = ()
+) -> list[str]:
+    """A table that leaves out columns, in the order of `drop`, until it fits the width of the page."""
+    kept, limit = list(range(len(head))), width()
+    lines, wide = _render(head, rows, numbers)
+    for name in drop:
+        if limit is None or wide <= limit:
+            break
+        kept = [i for i in kept if head[i] != name]
+        lines, wide = _render([head[i] for i in kept], [[row[i] for i in kept] for row in rows], numbers)
+    return lines
+
+
+def _render(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str]) -> tuple[list[str], int]:
+    """Lines of a table, and the columns that it takes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in head:
+        made.add_column(title, justify="right" if title in numbers else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    console = Console(
+        file=io.StringIO(), width=UNLIMITED, color_system=None, markup=False, emoji=False, highlight=False
+    )
+    with console.capture() as captured:
+        console.print(made)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return lines, max(map(len, lines))
 
 
 def width() -> int | None:
@@ -52,17 +84,6 @@ def width() -> int | None:
             return os.get_terminal_size(sys.stdout.fileno()).columns
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) > 0 else None
-
-
-def fitting(head: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], left: int = 1) -> list[str]:
-    """A table that drops columns, in the order of `drop`, until it fits the width."""
-    kept, limit = list(range(len(head))), width()
-    for name in ("", *drop):
-        kept = [i for i in kept if head[i].strip() != name or not name]
-        lines = table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], left)
-        if limit is None or max(map(len, lines)) <= limit:
-            break
-    return lines
 
 
 def paragraph(label: str, words: str, indent: int = 9) -> list[str]:

@@ -40,7 +40,6 @@ def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
 def _time(candidate: Candidate) -> list[str]:
     cost, steps = candidate.cost, candidate.plan.clip.steps
     rows, limit = [], width()
-    wide = max(len(f"{item.bound}, {item.link}") for item in cost.items)
     full = BARS[limit is None or limit >= 100]
     for item in sorted(cost.items, key=lambda item: -item.seconds):
         share = item.seconds / cost.denoise
@@ -48,9 +47,9 @@ def _time(candidate: Candidate) -> list[str]:
         name += f" ({item.axis})" if item.axis in ("row", "col") else ""
         bound = f"{item.bound}, {item.link}" if item.link else item.bound
         bar = "#" * round(full * share)
-        rows.append([name, seconds(item.seconds), f"{share:.0%}", f"{bar:<{full}}", f"{bound:<{wide}}"])
+        rows.append([name, seconds(item.seconds), f"{share:.0%}", bar, bound])
     first = f"denoise, {counted(steps, 'step')} of {cost.denoise / steps * 1e3:.0f} ms"
-    return table([first, "s", "%", " " * full, "bound by".ljust(wide)], rows)
+    return table([first, "s", "%", "", "bound by"], rows, ("s", "%"))
 
 
 def _after(found: Recommendation, candidate: Candidate) -> list[str]:
@@ -74,7 +73,8 @@ def _messages(candidate: Candidate) -> list[str]:
     ]
     if not rows:
         return []
-    return table(["axis", "ranks", "strategy", "link", "a rank sends / step", "/ clip"], rows, left=4)
+    head = ["axis", "ranks", "strategy", "link", "a rank sends / step", "/ clip"]
+    return table(head, rows, ("a rank sends / step", "/ clip"))
 
 
 def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
@@ -95,10 +95,7 @@ def _memory(candidate: Candidate) -> list[str]:
     ]
     held = phase_sizes(candidate.terms)
     rows += [[f"in all, {phase}", short(total / 1e9), ""] for phase, total in held.items()]
-    widest = max(len(row[2]) for row in rows)
-    return table(
-        ["memory of the fullest rank", "GB", f"{'held in':<{widest}}"], [[*r[:2], r[2].ljust(widest)] for r in rows]
-    )
+    return table(["memory of the fullest rank", "GB", "held in"], rows, ("GB",))
 
 
 def _constants(found: Recommendation) -> list[str]:

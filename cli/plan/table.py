@@ -48,19 +48,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     """The table. Where it is too wide, words go before numbers; the first plan's reasons stand below it anyway."""
-    titles = [
-        "#",
-        "plan",
-        "denoise s",
-        "clip s",
-        "speed-up",
-        "eff",
-        "comm",
-        "GB/GPU",
-        "",
-        "why not first",
-        "mesh order",
-    ]
+    numbers = ("denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU")
+    titles = ["#", "plan", *numbers, "", "why not first", "mesh order"]
     rows = []
     for number, c in enumerate(shown, start=1):
         marks = ["recommended"] if number == 1 else ["tie"] if c.tie else []
@@ -74,17 +63,7 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
         )  # fmt: skip
     across = found.ask.gpus > ranks_of_domain(found.ask.gpus, found.ask.hardware)
     drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
-    return fitting(titles, _left_last(titles, rows), (*drop, "speed-up", "comm", "eff"), left=2)
-
-
-def _left_last(titles: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """The last three columns are words and stand to the left, although the numbers before them do not."""
-    for at in range(len(titles) - 3, len(titles)):
-        wide = max(len(row[at]) for row in [titles, *rows])
-        titles[at] = titles[at].ljust(wide)
-        for row in rows:
-            row[at] = row[at].ljust(wide)
-    return rows
+    return fitting(titles, rows, (*drop, "speed-up", "comm", "eff"), numbers)
 
 
 def reasons(found: Recommendation) -> list[str]:
@@ -158,7 +137,8 @@ def _gpus(count: int) -> str:
 
 def scaling(found: Sequence[Recommendation]) -> list[str]:
     """The best plan at every width."""
-    titles = ["GPUs", "plan", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "clips/h"]
+    numbers = ("GPUs", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "clips/h")
+    titles = ["GPUs", "plan", *numbers[1:]]
     rows = []
     for one in found:
         c = one.best
@@ -169,16 +149,13 @@ def scaling(found: Sequence[Recommendation]) -> list[str]:
                 short(3600 / c.cost.clip),
             ]
         )  # fmt: skip
-    right = max(len(row[0]) for row in [titles, *rows])
-    titles[0] = titles[0].rjust(right)
-    rows = [[row[0].rjust(right), *row[1:]] for row in rows]
-    return fitting(titles, rows, ("clips/h", "comm", "speed-up"), left=2)
+    return fitting(titles, rows, ("clips/h", "comm", "speed-up"), numbers)
 
 
 def rejected(found: Sequence[Rejected]) -> list[str]:
     """Plans that cannot be, each with its rule and the plan that comes nearest."""
     if not found:
         return ["nothing near the request is illegal or does not fit"]
-    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.rule, r.nearest] for r in found], left=3)
+    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.rule, r.nearest] for r in found])
     messages = [message for r in found for message in paragraph("", f"{r.plan.degrees}: {r.message}", 2)]
     return [*lines, "", *messages, "", "hybridgen explain RULE gives a rule's reason"]
