@@ -41,7 +41,7 @@ from hybridgen.distributed.processes import RankContext
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.engine.video import Frames
 from hybridgen.engine.worker import load
@@ -71,7 +71,7 @@ def job(number: int, steps: int, options: Options) -> Job:
     """The job that `hybridgen run` with these flags makes of a caption."""
     request = {"model": "demo", "device": "cpu", "prompt": CAPTIONS[number], "seed": FIRST_SEED + number}
     recipe = compose(None, [], {**request, "steps": steps, **options})
-    return prepare(recipe, resolve(recipe), Outputs(video=Path("unused.mp4")), quiet=True)
+    return make_job(recipe, resolve(recipe), Outputs(video=Path("unused.mp4")), quiet=True)
 
 
 @cache

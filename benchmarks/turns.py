@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hybridgen.distributed.processes import RankContext, run_local
-from hybridgen.engine.job import versions
+from hybridgen.engine.report import versions
 
 CALM = 0.03
 """Share of a core that other processes may have during a turn before it counts as disturbed."""

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import time
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any, Optional
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import typer
 
+from hybridgen import api
 from hybridgen.cli import draw, text
-from hybridgen.cli.options import with_recipe_flags
+from hybridgen.cli.options import with_flags
 from hybridgen.engine import environment
-from hybridgen.engine.inputs import look
-from hybridgen.engine.machine import choose, crowded, device_name, hardware_unused
-from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare, repeat_command
+from hybridgen.engine.inputs import Conditioning, check_inputs, describe_inputs
+from hybridgen.engine.job import Job
+from hybridgen.engine.machine import Choice
+from hybridgen.engine.options import Engine, RunOptions
+from hybridgen.engine.report import Report
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.choose.fill import is_open
-from hybridgen.planner.choose.ranking import Candidate
-from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.recipe import library
-from hybridgen.recipe.fields import Recipe, compose
-from hybridgen.recipe.resolve import resolve
-from hybridgen.recipe.results import mismatch
+from hybridgen.recipe.fields import Recipe, flag_of
+from hybridgen.recipe.fields import options as recipe_options
+from hybridgen.recipe.flags import flag
 
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
@@ -33,175 +31,132 @@ EXAMPLES = (
     'hybridgen run --model wan2.2 --gpus 8 -p "..."\n\n'
     'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
 )
-OUTPUT = "Output"
 
 
-class Engine(str, Enum):
-    """What can run a plan."""
+@dataclass(frozen=True)
+class RunFlags(RunOptions):
+    """The flags of run that are no fields of a recipe."""
 
-    native = "native"
-    xfuser = "xfuser"
+    verbose: bool = flag("Show mesh and traffic before the run.", "--verbose", "-v", default=False)
+    debug: bool = flag("Show the traceback of a failed rank.", default=False)
 
 
-@with_recipe_flags()
-def run(
-    out: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--out", "-o", help="Video file; of one frame a .png, too.", metavar="FILE.mp4", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace files that exist.", rich_help_panel=OUTPUT)] = False,
-    latents: Annotated[
-        Optional[Path], typer.Option(help="Keep the final latents.", metavar="FILE.safetensors", rich_help_panel=OUTPUT)
-    ] = None,
-    report: Annotated[
-        Optional[Path],
-        typer.Option(help="Timings, traffic and memory as JSON.", metavar="FILE.json", rich_help_panel=OUTPUT),
-    ] = None,
-    preview: Annotated[
-        Optional[Path], typer.Option(help="Contact sheet of the clip.", metavar="FILE.png", rich_help_panel=OUTPUT)
-    ] = None,
-    gpus: Annotated[
-        Optional[int],
-        typer.Option(help="Number of ranks: the product of the degrees; without any the planner chooses.", metavar="N"),
-    ] = None,
-    auto: Annotated[
-        bool, typer.Option("--auto", help="Let the planner choose every degree that is not given.")
-    ] = False,
-    machine: Annotated[
-        Optional[str],
-        typer.Option(
-            "--hardware", help="What the planner plans for: a name or FILE.yaml; this machine.", metavar="NAME"
-        ),
-    ] = None,
-    recipe: Annotated[
-        Optional[Path],
-        typer.Option(help="Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"),
-    ] = None,
-    settings: Annotated[
-        Optional[list[str]], typer.Option("--set", help="Change one key of the recipe.", metavar="KEY=VALUE")
-    ] = None,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="What runs the plan: hybridgen itself, or xDiT's runner.")
-    ] = Engine.native,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan, mesh and traffic; start nothing.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the path and nothing else.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show mesh and traffic before the run.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failed rank.")] = False,
-    **flags: Any,
-) -> None:
+@with_flags(RunFlags)
+def run(options: RunFlags, fields: dict[str, Any]) -> None:
     """Make a clip from a prompt, spread over ranks as the degrees say.
 
     The path of the video goes to stdout, everything else to stderr.
     """
-    started = time.monotonic()
-    chosen = compose(recipe and library.located(recipe), settings or [], flags)
-    quiet = quiet or not environment.is_reporter()
-    if auto or (gpus is not None and is_open(chosen)):
-        chosen, candidate, hardware = choose(chosen, gpus, machine)
-        if not quiet:
-            text.say(*_chosen(candidate, hardware))
-    elif machine is not None:
-        raise hardware_unused(machine)
-    plan = resolve(chosen, gpus)
-    outputs = Outputs(out, latents, report, preview, overwrite)
-    if engine is Engine.xfuser:
-        _with_xfuser(chosen, plan, outputs, dry_run, quiet)
-        return
-    if dry_run:
-        text.answer(*draw.whole(plan), *look(chosen.request, plan))
-        return
-    show = draw.whole if verbose else draw.head
-    if not chosen.request.prompt:
-        text.say(*show(plan))
-        raise _prompt_missing(plan)
-    job = prepare(chosen, plan, outputs, quiet)
-    if not quiet:
-        _warn(
-            mismatch(chosen, device_name(job.device), plan.world_size) if recipe else None,
-            crowded(plan.world_size) if job.device == "cpu" else None,
-        )
-        text.say(*show(plan), *look(chosen.request, plan))
-        text.say(f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
-        text.say("start    torch, diffusers and the ranks ...")
-    from hybridgen.engine.launch import launch
-
+    if not environment.is_reporter():
+        options = replace(options, quiet=True)
+    screen = RunScreen(options)
     try:
-        result = launch(job)
+        report = api.run(options, fields, screen)
     except KeyboardInterrupt as interrupt:  # typer makes an exit code of it, without a word
         text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
         raise typer.Exit(130) from None
-    if result is None:  # a rank of a job that another launcher started, and not the first
-        return
-    if not quiet:
-        waited = time.monotonic() - started
-        text.say(*summary(result, waited, repeat_command(chosen, job)))
-    text.answer(str(job.output))
-    if report is not None:
-        report.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if report is not None and environment.is_reporter():
+        screen.finished(report)
 
 
-def _chosen(candidate: Candidate, hardware: Hardware) -> list[str]:
-    """What the planner chose, for what, and why."""
-    seconds = text.span(*candidate.cost.range)
-    machine = f"{candidate.plan.world_size} x {hardware.title}"
-    lines = text.paragraph("planner", f"{candidate.config} on {machine}: {seconds} s of denoising predicted", 8)
-    if hardware.name == "cpu":
-        lines += text.paragraph("", "no GPU here: --hardware NAME plans for another machine", 8)
-    return [*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), ""]
+class RunScreen(api.Screen):
+    """What a run shows on stderr; the plan of a dry run is the answer and goes to stdout."""
+
+    def __init__(self, options: RunFlags) -> None:
+        self.options, self.started = options, time.monotonic()
+        self.repeat = ""
+
+    def chosen(self, choice: Choice) -> None:
+        """What the planner chose, for what, and why."""
+        if self.options.quiet:
+            return
+        candidate, hardware = choice.candidate, choice.hardware
+        seconds = text.span(*candidate.cost.range)
+        machine = f"{candidate.plan.world_size} x {hardware.title}"
+        lines = text.paragraph("planner", f"{candidate.config} on {machine}: {seconds} s of denoising predicted", 8)
+        if hardware.name == "cpu":
+            lines += text.paragraph("", "no GPU here: --hardware NAME plans for another machine", 8)
+        text.say(*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), "")
+
+    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
+        """The plan of a dry run, or that of a request without a prompt before it is refused."""
+        if not self.options.dry_run:
+            text.say(*self._drawn(plan))
+        elif self.options.engine is Engine.xfuser:
+            from hybridgen.interop import xdit
+
+            made = xdit.export(recipe, plan)
+            text.answer(*draw.head(plan), "", made.text.rstrip())
+            _warn(made.warnings)
+        else:
+            text.answer(*draw.whole(plan), *describe_inputs(inputs, plan.clip.encoded_frames), *_missing(recipe, plan))
+
+    def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
+        """Warnings, the plan, and what was drawn and chosen."""
+        self.repeat = repeat_command(recipe)
+        if self.options.quiet:
+            return
+        _warn(found)
+        text.say(*self._drawn(job.plan), *describe_inputs(job.inputs, job.plan.clip.encoded_frames))
+        if self.options.engine is Engine.xfuser:
+            text.say(f"seed    {job.seed}     with xDiT's runner", "")
+            return
+        text.say(f"seed    {job.seed}     attention kernel {job.kernel.name}, device {job.device}", "")
+        text.say("start    torch, diffusers and the ranks ...")
+
+    def finished(self, report: Report) -> None:
+        """The path of the clip, after a summary."""
+        if not self.options.quiet and report.peak_memory_bytes:
+            text.say(*summary(report, time.monotonic() - self.started, self.repeat))
+        text.answer(str(report.output))
+
+    def _drawn(self, plan: Plan) -> list[str]:
+        return draw.whole(plan) if self.options.verbose else draw.head(plan)
 
 
-def _warn(*warnings: str | None) -> None:
-    text.say(*(f"warning: {warning}" for warning in warnings if warning))
+def _missing(recipe: Recipe, plan: Plan) -> list[str]:
+    """A line that says which picture is still needed to run the plan."""
+    try:
+        check_inputs(recipe.request, plan.facts, plan.clip)
+    except RequestError as error:
+        return [f"to run  --{error.flag} is missing"]
+    return []
 
 
-def _with_xfuser(chosen: Recipe, plan: Plan, outputs: Outputs, dry_run: bool, quiet: bool) -> None:
-    """The same request with xDiT's runner."""
-    from hybridgen.interop import xdit, xfuser
-
-    if dry_run:
-        made = xdit.export(chosen, plan)
-        text.answer(*draw.head(plan), "", made.text.rstrip())
-        _warn(*made.warnings)
-        return
-    if not chosen.request.prompt:
-        raise _prompt_missing(plan)
-    chosen, video = xfuser.ready(chosen, plan, outputs)
-    if not quiet:
-        text.say(*draw.head(plan), f"seed    {chosen.request.seed}     with xDiT's runner", "")
-        _warn(mismatch(chosen, device_name("cuda"), plan.world_size), *xdit.warnings(chosen, plan))
-    xfuser.run(chosen, plan, video)
-    text.answer(str(video))
+def _warn(found: Sequence[str]) -> None:
+    text.say(*(f"warning: {warning}" for warning in found))
 
 
-def _prompt_missing(plan: Plan) -> RequestError:
-    return RequestError.told(
-        "prompt-missing",
-        f"--prompt is missing; the plan is legal ({text.ranks(plan.world_size)}), say what the clip shows",
-        tries=[{"p": plan.facts.defaults.example}],
-    )
+def repeat_command(recipe: Recipe) -> str:
+    """The command that makes the clip of a recipe again."""
+    words = ["hybridgen", "run"]
+    for section, name, item in recipe_options():
+        value = getattr(getattr(recipe, section) if section else recipe, name)
+        if value is not None:
+            shown = ",".join(value) if isinstance(value, list) else str(value)
+            words += ["-p" if name == "prompt" else flag_of(item), shown]
+    return shlex.join(words)
 
 
-def summary(report: dict[str, Any], waited: float, command: str) -> list[str]:
+def summary(report: Report, waited: float, command: str) -> list[str]:
     """Times that add up to what the user waited, bytes, memory and the command that repeats the clip."""
-    times, memory = report["timings_s"], report["peak_memory_bytes"]
-    stages = {stage: times[stage] for stage in ("load", "encode", "denoise", "decode", "write")}
+    times, memory = report.timings_s, report.peak_memory_bytes
+    stages = {stage: getattr(times, stage) for stage in ("load", "encode", "denoise", "decode", "write")}
     shown = {"start": max(waited - sum(stages.values()), 0.0), **stages, "total": waited}
     most = max(memory)
     lines = ["", "  ".join(f"{stage} {seconds:.1f} s" for stage, seconds in shown.items())]
-    sent = _most(report["traffic_bytes"])
+    sent = _most(report.traffic_bytes)
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
     lines.append(
         f"memory  {text.size(most)} at the peak on rank {memory.index(most)}, {text.size(min(memory))} on the least"
     )
-    if not report["plan"]["exact"]:
+    if not report.plan.exact:
         lines.append("note    approximate: after the warm-up pipefusion attends to K/V of the step before")
     return [*lines, f"repeat  {command}"]
 
 
-def _most(ranks: list[dict[str, int]]) -> dict[str, int]:
+def _most(ranks: Sequence[dict[str, int]]) -> dict[str, int]:
     """Per strategy, what the rank sent that sent most of it."""
     names = sorted({name for rank in ranks for name in rank})
     most = {name: max(rank.get(name, 0) for rank in ranks) for name in names}

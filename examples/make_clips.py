@@ -20,8 +20,8 @@ def main(folder: Path) -> None:
             overwrite=True,
             attn2d=grid,
         )
-        steps = report["timings_s"]["steps"]
-        print(f"{report['output']}: {report['plan']['config']}, {sum(steps) / len(steps):.3f} s a step")
+        steps = report.timings_s.steps
+        print(f"{report.output}: {report.plan.config}, {sum(steps) / len(steps):.3f} s a step")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,131 @@
-"""hybridgen from Python: the same request as on the command line."""
+"""hybridgen from Python, and the one way from a request to its clip, which the command line goes as well. No torch."""
 
 from __future__ import annotations
 
-import difflib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from hybridgen.engine.machine import choose, hardware_unused
+from hybridgen.distributed.files import written_whole
+from hybridgen.engine import environment
+from hybridgen.engine.inputs import Conditioning, open_inputs
+from hybridgen.engine.job import Job
+from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
+from hybridgen.engine.options import Engine, RunOptions
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare
+from hybridgen.engine.prepare import make_job, with_seed
+from hybridgen.engine.report import Report
+from hybridgen.errors import did_you_mean
+from hybridgen.models import catalogue
+from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.fill import is_open
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import compose
-from hybridgen.recipe.fields import options as known_options
+from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.fields import options as recipe_options
 from hybridgen.recipe.resolve import resolve
+from hybridgen.recipe.results import mismatch
 
 
-def _as_given(name: str, value: Any) -> Any:
-    """A tuple as a flag has it: 64x64, or names in a list."""
-    if not isinstance(value, tuple):
-        return value
-    return list(value) if name == "order" else "x".join(map(str, value))
+class Screen:
+    """What is shown of a run while it is prepared. This one shows nothing."""
+
+    def chosen(self, choice: Choice) -> None:
+        """The planner has chosen the degrees."""
+
+    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
+        """The plan of a request that is not run: a dry run, or one without a prompt."""
+
+    def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
+        """The job is about to start, with these warnings; nothing that is chosen or drawn is open in the recipe."""
+
+
+def run(
+    options: RunOptions, fields: dict[str, Any], screen: Screen = Screen(), start_method: str | None = None
+) -> Report | None:
+    """From a request to its clip: flags or YAML -> Recipe -> Plan -> Job -> ranks -> Report.
+
+    fields: fields of the recipe that win over its file, by name.
+    start_method: how the ranks of this machine are started, as multiprocessing names it.
+
+    The report is the same on every rank of a joined job; None after a dry run. Raises RequestError before anything is
+    started, RunFailed when a rank failed.
+    """
+    recipe = compose(options.recipe and library.located(options.recipe), options.settings or [], fields)
+    inputs = _opened(recipe)
+    recipe = _filled(recipe, options, inputs, screen)
+    plan = resolve(recipe, options.gpus, inputs.video_frames)
+    if options.dry_run or not recipe.request.prompt:
+        screen.planned(recipe, plan, inputs)
+    if options.dry_run:
+        return None
+    recipe, engine = with_seed(recipe), _engine(options.engine)
+    job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
+    screen.ready(recipe, job, _warnings(recipe, job, engine))
+    report = engine.launch(job, start_method)
+    if options.report is not None and environment.is_reporter():
+        with written_whole(options.report) as part:
+            part.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def _opened(recipe: Recipe) -> Conditioning:
+    """The files that a recipe's clip is conditioned on. Of a joined job rank 0 alone needs them, and may have them."""
+    if not environment.is_reporter():
+        return Conditioning()
+    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
+    return open_inputs(recipe.request, facts)
+
+
+def _filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: Screen) -> Recipe:
+    """The recipe with the degrees that the planner chooses, where it is to choose."""
+    if options.auto or (options.gpus is not None and is_open(recipe)):
+        choice = choose(recipe, options.gpus, options.hardware, inputs.video_frames)
+        screen.chosen(choice)
+        return choice.recipe
+    if options.hardware is not None:
+        raise hardware_unused(options.hardware)
+    return recipe
+
+
+class _Runner(NamedTuple):
+    """What makes a clip of a plan."""
+
+    make_job: Callable[[Recipe, Plan, Outputs, Conditioning, bool], Any]
+    launch: Callable[[Any, str | None], Report]
+    warnings: Callable[[Recipe, Plan], Iterable[str]]
+    """What to know of the plan before it runs."""
+
+
+def _engine(name: Engine) -> _Runner:
+    """hybridgen itself, or another engine."""
+    if name is Engine.xfuser:
+        from hybridgen.interop import xdit, xfuser
+
+        return _Runner(xfuser.make_job, xfuser.launch, xdit.warnings)
+    from hybridgen.engine import launch
+
+    return _Runner(make_job, launch.launch, lambda recipe, plan: ())
+
+
+def _warnings(recipe: Recipe, job: Job, engine: _Runner) -> list[str]:
+    """What to know before the job starts: other hardware than the recipe's, crowded cores, the engine's own."""
+    world = job.plan.world_size
+    found = [
+        mismatch(recipe, device_name(job.device), world),
+        crowded(world) if job.device == "cpu" else None,
+        *engine.warnings(recipe, job.plan),
+    ]
+    return [warning for warning in found if warning]
+
+
+class _Warnings(Screen):
+    """Warnings as Python's."""
+
+    def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
+        for warning in found:
+            warnings.warn(warning, stacklevel=4)  # where generate() was called
 
 
 def generate(
@@ -28,44 +133,76 @@ def generate(
     out: str | Path | None = None,
     *,
     recipe: str | Path | None = None,
+    settings: Iterable[str] = (),
     gpus: int | None = None,
     auto: bool = False,
     hardware: str | Path | None = None,
+    engine: Literal["native", "xfuser"] = "native",
     latents: str | Path | None = None,
+    report: str | Path | None = None,
     preview: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = True,
-    **options: Any,
-) -> dict[str, Any]:
-    """Make a clip; the report as `hybridgen run --report` writes it, with the video's path under "output".
+    **fields: Any,
+) -> Report:
+    """Make a clip as `hybridgen run` does, and return what happened; `output` of it is the video's path.
 
-    `options` are the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20.
-    Pairs may be tuples: size=(64, 64). Ranks are new processes, and every call starts its own.
-    With `auto`, or `gpus` and no degree, the planner chooses what is open, for `hardware` or this machine.
+    prompt: what the clip shows.
+    out: the video file; without it the file is named after the prompt and the seed.
+    recipe: recipe file, or the name of one that comes with the package.
+    settings: changes of the recipe's keys, as in "request.steps=20".
+    gpus: number of ranks. With `auto`, or without any degree, the planner chooses what is open.
+    hardware: name or file of the machine that the planner plans for, by default this machine.
+    engine: what runs the plan: hybridgen itself, or xDiT's runner.
+    latents, report, preview: files for the final latents, for the report as JSON and for a contact sheet.
+    overwrite: whether files that exist may be replaced.
+    quiet: whether progress is not shown on stderr.
+    fields: the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20,
+        image="first.png". Pairs may be tuples: size=(64, 64).
+
+    Ranks are new processes, and every call starts its own. In a job of torchrun or srun every rank makes the same
+    call and gets the same report.
 
     Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
-    option.
+    field.
     """
-    names = {name for _, name, _ in known_options()}
-    if unknown := sorted(options.keys() - names):
-        close = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
-        raise TypeError(f"generate() has no option {unknown[0]}; {hint}")
-    words = {name: _as_given(name, value) for name, value in options.items()}
-    chosen = compose(library.located(Path(recipe)) if recipe else None, [], {**words, "prompt": prompt})
-    if auto or (gpus is not None and is_open(chosen)):
-        chosen, _, _ = choose(chosen, gpus, None if hardware is None else str(hardware))
-    elif hardware is not None:
-        raise hardware_unused(str(hardware))
-    plan = resolve(chosen, gpus)
-
-    def path(name: str | Path | None) -> Path | None:
-        return None if name is None else Path(name)
-
-    outputs = Outputs(path(out), path(latents), None, path(preview), overwrite)
-    from hybridgen.engine.launch import launch
-
+    options = RunOptions(
+        out=_path(out),
+        overwrite=overwrite,
+        latents=_path(latents),
+        report=_path(report),
+        preview=_path(preview),
+        gpus=gpus,
+        auto=auto,
+        hardware=None if hardware is None else str(hardware),
+        recipe=_path(recipe),
+        settings=list(settings),
+        engine=Engine(engine),
+        quiet=quiet,
+    )
     # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
-    report = launch(prepare(chosen, plan, outputs, quiet), start_method="forkserver")
-    assert report is not None
-    return report
+    made = run(options, {**_as_flags("generate", fields), "prompt": prompt}, _Warnings(), "forkserver")
+    assert made is not None
+    return made
+
+
+def _path(name: str | Path | None) -> Path | None:
+    return None if name is None else Path(name)
+
+
+def _as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as the flags of their names would hold them. Raises TypeError for names that no flag has."""
+    names = [name for _, name, _ in recipe_options()]
+    for name in given:
+        if name not in names:
+            close = did_you_mean(name, names)
+            hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
+            raise TypeError(f"{function}() has no option {name}; {hint}")
+    return {name: _as_flag(name, value) for name, value in given.items()}
+
+
+def _as_flag(name: str, value: Any) -> Any:
+    """A tuple as a flag has it: 64x64, or names in a list."""
+    if not isinstance(value, tuple):
+        return str(value) if isinstance(value, Path) else value
+    return list(value) if name == "order" else "x".join(map(str, value))

@@ -100,14 +100,14 @@ class RankContext:
 
 def run_local(
     world: int,
-    main: Callable[[RankContext], Any],
+    main: Callable[[RankContext], Any] | Sequence[Callable[[RankContext], Any]],
     *,
     start_method: str = "fork",
     preload: Sequence[str] = (),
     deadline: float | None = None,
     on_exit: Callable[[Path], None] = lambda folder: None,
 ) -> list[Any]:
-    """Run main(context) on `world` ranks of this machine and return their results, by rank.
+    """Run main(context) on `world` ranks of this machine and return their results, by rank; `main` may be one for each.
 
     "fork" shares what this process has imported; main may then be any callable. `preload` are modules that a fork
     server imports before it forks the first rank. Raises RunFailed naming the first
@@ -120,7 +120,8 @@ def run_local(
     lines = context.RawArray(ctypes.c_char, LINE * world)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
         folder, status = Path(name), Status(lines)
-        processes, lifeline = _start(context, world, main, folder, status)
+        mains = main if isinstance(main, Sequence) else [main] * world
+        processes, lifeline = _start(context, mains, folder, status)
         try:
             _watch(processes, folder, status, deadline)
             return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(world)]
@@ -134,14 +135,14 @@ def run_local(
 
 
 def _start(
-    context: BaseContext, world: int, main: Callable[[RankContext], Any], folder: Path, status: Status
+    context: BaseContext, mains: Sequence[Callable[[RankContext], Any]], folder: Path, status: Status
 ) -> tuple[list[BaseProcess], Any]:
     """The processes, and the lifeline: its write end is open in this process alone, and when it closes, ranks die."""
     _flush()
     reader, writer = context.Pipe(duplex=False)
     processes: list[BaseProcess] = []
-    for rank in range(world):
-        given = RankContext(rank, world, rank, folder, Status(status.lines, rank))
+    for rank, main in enumerate(mains):
+        given = RankContext(rank, len(mains), rank, folder, Status(status.lines, rank))
         process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
         with _no_main_module():
             process.start()

@@ -1,15 +1,20 @@
-"""Pictures and videos that a request starts from: what a model takes, and whether the files can be read. No torch."""
+"""Pictures and videos that a clip starts from or ends with: opened once, before the plan is made. No torch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.plan import Plan
-from hybridgen.recipe import clip
+from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.plan import Clip
+from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v")
@@ -20,101 +25,121 @@ RULES = {
 }
 
 
-def check_pictures(plan: Plan, request: Request) -> None:
-    """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
-    facts, what = plan.facts, "from a picture"
-    if facts.video:
-        what += " or a video"
-    elif facts.last_image == "must":
-        what = "between two pictures"
-    first = "image or --video" if facts.video else "image"
-    for flag, given, needed in (
-        (first, request.image, plan.clip.image),
-        ("last-image", request.last_image, plan.clip.last_image),
-    ):
-        if needed and given is None:
-            message = f"--{flag} is missing: {facts.name} makes clips {what}"
-            raise RequestError.told(
-                "image-missing", message, clip.RULES["image-missing"], [{flag.split()[0]: "picture.png"}]
-            )
+@dataclass(frozen=True)
+class Conditioning:
+    """What a clip is conditioned on beside its prompt. Files are absolute paths, None where there is none."""
+
+    image: Path | None = None
+    last_image: Path | None = None
+    video: Path | None = None
+    images: tuple[Image, ...] = ()
+    """The pictures in RGB, the first frame before the last; or the last frames of the video, in its order."""
+    video_frames: int | None = None
+    """Frames of the whole video."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are given."""
+        return [path for path in (self.image, self.last_image, self.video) if path is not None]
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """The files' names without their folders, by field of a request."""
+        given = {"image": self.image, "last_image": self.last_image, "video": self.video}
+        return {field: None if path is None else path.name for field, path in given.items()}
 
 
-def picture_of(request: Request, name: str) -> Path | None:
-    """The file of a given picture, absolute. Raises RequestError (image) where it cannot be read as one."""
-    given = getattr(request, name)
-    if given is None:
-        return None
-    from PIL import Image
+def open_inputs(request: Request, facts: ModelFacts) -> Conditioning:
+    """Open and decode the files of a request, each once.
 
-    flag, path = name.replace("_", "-"), Path(given).expanduser().absolute()
+    Raises RequestError for a request that the model cannot serve whatever the files hold, and image, video or
+    video-frames for files that cannot serve.
+    """
+    if request.image is None and request.last_image is None and request.video is None:
+        return Conditioning()
+    clip = clip_of(request, facts)
+    if request.video is not None:
+        return _open_video(request.video, facts, clip)
+    given = [
+        (flag, name)
+        for flag, name in (("image", request.image), ("last-image", request.last_image))
+        if name is not None
+    ]
+    opened = {flag: open_image(flag, name) for flag, name in given}
+    paths = {flag: path for flag, (path, _) in opened.items()}
+    images = tuple(image for _, image in opened.values())
+    return Conditioning(paths.get("image"), paths.get("last-image"), images=images)
+
+
+def open_image(flag: str, name: str) -> tuple[Path, Image]:
+    """A picture's absolute path, and the picture upright in RGB. Raises RequestError (image)."""
+    from PIL import Image, ImageOps
+
+    path = Path(name).expanduser().absolute()
     try:
-        with Image.open(path) as picture:
-            picture.load()  # all of it: a file may be cut off
+        with Image.open(path) as picture:  # all of it is read: a file may be cut off
+            return path, ImageOps.exif_transpose(picture).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow's formats raise
         if not path.exists():
-            reason = "there is no such file"
-        elif path.suffix.lower() in VIDEOS:
-            reason = "it is a video; nearest: one frame of it, or --video where the model continues videos"
-        else:
-            reason = f"it is no picture that can be read ({error})"
-        raise RequestError.told("image", f"--{flag} {given}: {reason}", RULES["image"]) from error
-    return path
+            raise RequestError("image", flag, name, "there is no such file") from error
+        if path.suffix.lower() in VIDEOS:
+            nearest = "one frame of it, or --video where the model continues videos"
+            raise RequestError("image", flag, name, "is a video", nearest) from error
+        raise RequestError("image", flag, name, f"is no picture that can be read ({error})") from error
 
 
-def video_of(request: Request, plan: Plan) -> tuple[Path | None, Plan]:
-    """The file of a given video, absolute, and the plan that knows how many frames of it are encoded.
-
-    Raises RequestError (video) where it cannot be read, or is too short.
-    """
-    if request.video is None:
-        return None, plan
-    facts, path = plan.facts, Path(request.video).expanduser().absolute()
-    try:
-        count = _count_frames(path)
-    except (OSError, RuntimeError) as error:
-        reason = "no video that can be read" if path.exists() else "no such file"
-        raise RequestError.told("video", f"--video {request.video} is {reason}", RULES["video"]) from error
-    if count < max(facts.video_frames, 1):
-        frames = f"{count} frame{'s' * (count != 1)}"
-        message = f"--video {request.video} has {frames}, and {facts.name} takes over {facts.video_frames or 1}"
-        near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
-        raise RequestError.told("video", f"{message}; nearest: {near}", RULES["video"])
-    encoded = facts.encoded_frames(plan.clip.frames, False, count)
-    if encoded >= plan.clip.frames:
-        message = f"--video {request.video} fills all {plan.clip.frames} frames of the clip, which leaves nothing to "
-        near = str(encoded + 4 * facts.vae.stride_time)
-        tries = [{"frames": near}]
-        message += f"make; nearest: --frames {near}, or a shorter video"
-        raise RequestError.told("video-frames", message, clip.RULES["video-frames"], tries)
-    return path, replace(plan, clip=replace(plan.clip, encoded_frames=encoded))
-
-
-@lru_cache
-def _count_frames(path: Path) -> int:
-    """All of them are read for it, so once: whoever shows a request looks before the run does."""
-    from hybridgen.engine.video import frames_of
-
-    return sum(1 for _ in frames_of(path))
-
-
-def look(request: Request, plan: Plan) -> list[str]:
-    """A line for every file that the clip starts from or ends with, and for what is still missing.
-
-    Raises RequestError (image, video, video-frames) for files that cannot serve.
-    """
+def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
+    """Decode a video and keep its last frames. Raises RequestError (video, video-frames)."""
     from PIL import Image
 
-    lines = []
-    for name, word in (("image", "from"), ("last_image", "to")):
-        path = picture_of(request, name)
-        if path is not None:
-            with Image.open(path) as picture:
-                lines.append(f"{word:<7} {path.name}, {picture.width}x{picture.height}")
-    path, plan = video_of(request, plan)
-    if path is not None:
-        lines.append(f"from    {path.name}, its last {plan.clip.encoded_frames} frames")
+    path = Path(name).expanduser().absolute()
+    frames, count = _last_frames(name, path, facts.video_frames or clip.frames)
+    if count < max(facts.video_frames, 1):
+        problem = f"has {count} frame{'s' * (count != 1)}, and {facts.name} continues {facts.video_frames or 1}"
+        near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
+        raise RequestError("video", "video", name, problem, near)
+    encoded = facts.encoded_frames(clip.frames, False, count)
+    if encoded >= clip.frames:
+        near = str(encoded + 4 * facts.vae.stride_time)
+        problem = f"fills all {clip.frames} frames of the clip, which leaves nothing to make"
+        nearest = f"--frames {near}, or a shorter video"
+        raise RequestError("video-frames", "video", name, problem, nearest, [{"frames": near}])
+    images = tuple(Image.fromarray(frame) for frame in frames[:encoded])
+    return Conditioning(video=path, images=images, video_frames=count)
+
+
+def _last_frames(name: str, path: Path, keep: int) -> tuple[list[Any], int]:
+    """The last `keep` frames of a video, [H, W, 3] uint8 each, and how many it has. Raises RequestError (video)."""
+    from hybridgen.engine.video import frames_of
+
+    frames, count = deque[Any](maxlen=keep), 0
     try:
-        check_pictures(plan, request)
-    except RequestError as error:
-        lines.append(f"to run  {error.message.partition(':')[0]}")
-    return lines
+        for frame in frames_of(path):
+            frames.append(frame)
+            count += 1
+    except (OSError, RuntimeError) as error:
+        problem = "is no video that can be read" if path.exists() else "there is no such file"
+        raise RequestError("video", "video", name, problem) from error
+    return list(frames), count
+
+
+def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:
+    """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
+    what = "between two pictures" if facts.last_image == "must" else "from a picture"
+    what += " or a video (--video)" if facts.video else ""
+    for flag, given, needed in (
+        ("image", request.image, clip.image),
+        ("last-image", request.last_image, clip.last_image),
+    ):
+        if needed and given is None:
+            problem = f"is missing, and {facts.name} makes clips {what}"
+            raise RequestError("image-missing", flag, None, problem, tries=[{flag: "picture.png"}])
+
+
+def describe_inputs(files: Conditioning, encoded_frames: int) -> list[str]:
+    """A line for every file that the clip starts from or ends with; `encoded_frames` are those taken of a video."""
+    if files.video is not None:
+        return [f"from    {files.video.name}, its last {encoded_frames} frames"]
+    given = [(word, path) for word, path in (("from", files.image), ("to", files.last_image)) if path is not None]
+    pairs = zip(given, files.images, strict=True)
+    return [f"{word:<7} {path.name}, {image.width}x{image.height}" for (word, path), image in pairs]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import platform
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hybridgen.distributed.files import part_of
+from hybridgen.engine.inputs import Conditioning
+from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -29,34 +30,18 @@ class Job:
     negative_prompt: str
     seed: int
     output: Path
-    image: Path | None = None
-    """Picture that the clip starts from."""
-    last_image: Path | None = None
-    video: Path | None = None
-    """Video that it continues."""
+    inputs: Conditioning = Conditioning()
+    """Pictures or video that the clip is conditioned on, opened; rank 0 alone has them."""
     latents: Path | None = None
     """Where the final latents are kept for the user."""
     preview: Path | None = None
+    """Where a contact sheet of the clip is written."""
     overwrite: bool = False
     owner: int = 0
     """The process whose run this is; names unfinished files."""
     quiet: bool = False
     threads: int = 1
     """CPU threads of a rank."""
-
-    def pictures(self) -> list[Any]:
-        """The given pictures as PIL images in RGB, the first frame first; of a given video the frames to encode."""
-        if self.video is not None:
-            from PIL import Image
-
-            from hybridgen.engine.video import last_frames
-
-            clip = self.plan.clip
-            frames = last_frames(self.video, self.plan.facts.video_frames or clip.frames)
-            return [Image.fromarray(frame) for frame in frames[: clip.encoded_frames]]
-        from diffusers.utils import load_image
-
-        return [load_image(str(path)) for path in (self.image, self.last_image) if path is not None]
 
     @property
     def part(self) -> Path:
@@ -68,67 +53,53 @@ class Job:
         """The final latents until the video is complete, where they are not kept."""
         return part_of(self.output.with_suffix(".latents.safetensors"), self.owner)
 
-    def request(self) -> dict[str, Any]:
-        """What was asked for, as data."""
-        clip = self.plan.clip
-        return {
-            "model": self.plan.facts.name,
-            "revision": self.plan.facts.revision,
-            "prompt": self.prompt,
-            "negative_prompt": self.negative_prompt,
-            "image": None if self.image is None else self.image.name,
-            "last_image": None if self.last_image is None else self.last_image.name,
-            "video": None if self.video is None else self.video.name,
-            "size": f"{clip.width}x{clip.height}",
-            "frames": clip.frames,
-            "steps": clip.steps,
-            "guidance": clip.guidance,
-            "guidance_2": clip.guidances[1],
-            "seed": self.seed,
-            "fps": clip.fps,
-            "dtype": self.plan.dtype,
-            "attention": self.kernel.name,
-            "device": self.device,
-        }
+    def without_images(self) -> Job:
+        """The job of ranks other than the first, which alone encodes what is given."""
+        return replace(self, inputs=replace(self.inputs, images=()))
 
-    def plan_data(self) -> dict[str, Any]:
-        plan = self.plan
-        data = {
-            "config": str(plan.degrees),
-            "degrees": plan.degrees.as_data(),
-            "order": list(plan.order),
-            "world_size": plan.world_size,
-            "exact": plan.exact,
-        }
-        if plan.degrees.pipefusion > 1:
-            data |= {"stages": list(plan.stage_sizes), "patches": plan.tokens.patches, "warmup": plan.warmup}
-        return data
+    def request(self) -> RequestSummary:
+        """What was asked for, nothing left open."""
+        clip, facts = self.plan.clip, self.plan.facts
+        return RequestSummary(
+            model=facts.name,
+            revision=facts.revision,
+            prompt=self.prompt,
+            negative_prompt=self.negative_prompt,
+            **self.inputs.names,
+            size=f"{clip.width}x{clip.height}",
+            frames=clip.frames,
+            steps=clip.steps,
+            guidance=clip.guidance,
+            guidance_2=clip.guidances[1],
+            seed=self.seed,
+            fps=clip.fps,
+            dtype=self.plan.dtype,
+            attention=self.kernel.name,
+            device=self.device,
+        )
 
     def report(
-        self, seconds: dict[str, float], steps: list[float], ranks: list[dict[str, Any]], digest: str
-    ) -> dict[str, Any]:
-        """What happened, as data: the content of --report."""
-        stages = ("load", "encode", "denoise", "decode", "write", "total")
-        timings: dict[str, Any] = {stage: round(seconds.get(stage, 0.0), 4) for stage in stages}
-        timings["steps"] = [round(s, 5) for s in steps]
-        return {
-            "plan": self.plan_data(),
-            "request": self.request(),
-            "timings_s": timings,
-            "traffic_bytes": [rank["traffic"] for rank in ranks],
-            "peak_memory_bytes": [rank["memory"] for rank in ranks],
-            "versions": versions(),
-            "seed": self.seed,
-            "output": str(self.output),
-            "latents_sha256": digest,
-        }
+        self, seconds: Mapping[str, float], steps: Sequence[float], ranks: Sequence[Mapping[str, Any]], digest: str
+    ) -> Report:
+        """What happened; `ranks` are the traffic and memory of every rank, `digest` is that of the final latents."""
+        return Report(
+            plan=PlanSummary.of(self.plan),
+            request=self.request(),
+            timings_s=Timings.of(seconds, steps),
+            traffic_bytes=tuple(rank["traffic"] for rank in ranks),
+            peak_memory_bytes=tuple(rank["memory"] for rank in ranks),
+            versions=versions(),
+            seed=self.seed,
+            output=self.output,
+            latents_sha256=digest,
+        )
 
     def tags(self, digest: str) -> dict[str, str]:
         """What the video says about itself; no time, host or path, so that equal clips are equal files."""
         about = {
             "schema": 1,
-            "request": self.request(),
-            "plan": self.plan_data(),
+            "request": asdict(self.request()),
+            "plan": PlanSummary.of(self.plan).as_data(),
             "versions": versions(),
             "latents_sha256": digest,
         }
@@ -138,18 +109,3 @@ class Job:
             "description": f"{self.prompt} ({made})",
             "comment": json.dumps(about, separators=(",", ":")),
         }
-
-
-@lru_cache
-def versions() -> dict[str, str]:
-    """Versions of what makes the numbers."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in ("hybridgen", "torch", "diffusers", "transformers", "safetensors", "flash-attn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    found.setdefault("hybridgen", "source")
-    return found

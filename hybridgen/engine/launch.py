@@ -16,6 +16,7 @@ from hybridgen.distributed.files import free_name
 from hybridgen.distributed.processes import GRACE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.engine import environment
 from hybridgen.engine.job import LATENTS_DONE, Job
+from hybridgen.engine.report import Report
 from hybridgen.engine.video import remove_parts
 from hybridgen.errors import RunFailed
 
@@ -23,15 +24,15 @@ IMPORTS = "hybridgen.engine.imports"
 """Module that imports what ranks need."""
 
 
-def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
-    """Run the job; the report, or None on ranks of a joined job other than the first.
+def launch(job: Job, start_method: str | None = None) -> Report:
+    """Run the job and return rank 0's report, on every rank of a joined job.
 
     Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
     failed, it leaves no process and no half-written video behind; latents that were done are kept.
     """
-    place = environment.joined_rank()
-    if place is not None:
-        return _join(job, place)
+    joined = environment.joined_rank()
+    if joined is not None:
+        return _join(job, joined)
     from hybridgen.models.load import local_folder
 
     local_folder(job.plan.facts)  # a download belongs to no rank
@@ -46,9 +47,9 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
         kept.extend(_keep_latents(job, folder))
 
     try:
-        work = partial(_work, job=job)
-        world = job.plan.world_size
-        reports = run_local(world, work, start_method=method, preload=[IMPORTS], on_exit=clean_up)
+        others = [partial(_work, job=job.without_images())] * (job.plan.world_size - 1)
+        ranks = [partial(_work, job=job), *others]
+        reports = run_local(len(ranks), ranks, start_method=method, preload=[IMPORTS], on_exit=clean_up)
     except RunFailed as failure:
         failure.notes += tuple(kept)
         raise
@@ -56,11 +57,11 @@ def launch(job: Job, start_method: str | None = None) -> dict[str, Any] | None:
         for note in kept:
             interrupt.add_note(note)
         raise
-    report: dict[str, Any] = reports[0]
+    report: Report = reports[0]
     return report
 
 
-def _work(context: RankContext, job: Job) -> dict[str, Any] | None:
+def _work(context: RankContext, job: Job) -> Report:
     """worker.work, imported on the rank."""
     if job.device == "cpu":
         import_module(IMPORTS)  # ranks that were forked have it
@@ -85,20 +86,20 @@ def _keep_latents(job: Job, folder: Path) -> list[str]:
     return [f"kept: {name} (the final latents)"]
 
 
-def _join(job: Job, place: environment.JoinedRank) -> dict[str, Any] | None:
+def _join(job: Job, joined: environment.JoinedRank) -> Report:
     """Be one rank of a job that torchrun or srun started."""
-    rank, world = place.rank, place.world
+    rank, world = joined.rank, joined.world
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import PrefixStore
 
-    serves = rank == 0 and not place.agent_serves
+    serves = rank == 0 and not joined.agent_serves
     store = None
     if world > 1:
         # An agent's store outlives a restart of the ranks; what a lost attempt wrote must not be read.
-        store = PrefixStore(f"hybridgen/{place.attempt}", TCPStore(place.address, place.port, world, serves))
+        store = PrefixStore(f"hybridgen/{joined.attempt}", TCPStore(joined.address, joined.port, world, serves))
     status = Status(bytearray(LINE), 0)
     with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
-        context = RankContext(rank, world, place.local_rank, Path(name), status, store)
+        context = RankContext(rank, world, joined.local_rank, Path(name), status, store)
         try:
             job = _agree(job, rank, store)
             return _work(context, job)
@@ -132,7 +133,8 @@ def _agree(job: Job, rank: int, store: Any) -> Job:
     if store is None:
         return job
     if rank == 0:
-        store.set("job", pickle.dumps(job))
+        store.set("job", pickle.dumps(job.without_images()))
+        return job
     agreed = pickle.loads(store.get("job"))
     assert isinstance(agreed, Job)
     return agreed

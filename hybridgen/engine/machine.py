@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError
@@ -29,7 +30,7 @@ def device_of(asked: str | None) -> str:
 
     present = torch.cuda.is_available()
     if asked == "cuda" and not present:
-        raise RequestError.told("device", "--device cuda: torch sees no CUDA device here; nearest: --device cpu")
+        raise RequestError("device", "device", asked, "torch sees no CUDA device here", ["cpu"])
     return "cuda" if present else "cpu"
 
 
@@ -49,32 +50,44 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def choose(recipe: Recipe, gpus: int | None, machine: str | None = None) -> tuple[Recipe, Candidate, Hardware]:
-    """The recipe with every degree that it leaves open chosen by the planner; the plan, and the machine it is for.
+@dataclass(frozen=True)
+class Choice:
+    """What the planner chose for a run."""
 
-    Without `gpus` all GPUs of this machine or of the job are taken; `machine` is a name or file of the planner's, by
-    default this machine. Raises RequestError.
+    recipe: Recipe
+    """The request with every degree given."""
+    candidate: Candidate
+    """The plan, and what is predicted for it."""
+    hardware: Hardware
+    """The machine that it was chosen for."""
+
+
+def choose(recipe: Recipe, gpus: int | None, hardware: str | None = None, video_frames: int | None = None) -> Choice:
+    """Let the planner choose every degree that a recipe leaves open.
+
+    gpus: without it all GPUs of this machine or of the joined job are taken.
+    hardware: name or file of the machine to plan for, by default this machine.
+    video_frames: frames of the given video, as for clip_of().
+
+    Raises RequestError.
     """
-    place = environment.joined_rank()
-    here = device_of(recipe.runtime.device) if machine is None or gpus is None else ""
+    joined = environment.joined_rank()
+    here = device_of(recipe.runtime.device) if hardware is None or gpus is None else ""
     if gpus is None:
-        gpus = place.world if place else count_gpus() if here == "cuda" else None
+        gpus = joined.world if joined else count_gpus() if here == "cuda" else None
     if gpus is None:
-        message = "--auto needs --gpus: this machine has no GPUs to count, and CPU ranks are as many as you like"
-        raise RequestError.told("gpus", message, tries=[{"gpus": "2"}])
+        problem = "needs --gpus: this machine has no GPUs to count, and CPU ranks are as many as you like"
+        raise RequestError("gpus", "auto", None, problem, tries=[{"gpus": "2"}])
     check_count("gpus", gpus)
-    hardware = find(machine) if machine else machine_of(device_name(here))
-    return *fill(recipe, gpus, hardware), hardware
+    machine = find(hardware) if hardware else machine_of(device_name(here))
+    return Choice(*fill(recipe, gpus, machine, video_frames), machine)
 
 
-def hardware_unused(machine: str) -> RequestError:
-    """Where a machine is named and the planner has nothing to choose."""
-    return RequestError.told(
-        "hardware-unused",
-        f"--hardware {machine} is for the planner, which has nothing to choose: the degrees are given; "
-        "nearest: without it, or with --auto --gpus N",
-        tries=[{"hardware": None}],
-    )
+def hardware_unused(hardware: str) -> RequestError:
+    """The error where a machine is named and the planner has nothing to choose."""
+    problem = "is for the planner, which has nothing to choose: the degrees are given"
+    nearest = "without it, or with --auto --gpus N"
+    return RequestError("hardware-unused", "hardware", hardware, problem, nearest, [{"hardware": None}])
 
 
 def crowded(ranks: int) -> str | None:
@@ -87,39 +100,39 @@ def crowded(ranks: int) -> str | None:
 
 def check_machine(plan: Plan, device: str) -> None:
     """Enough GPUs, or enough memory for all ranks, on this machine; as many ranks as another launcher started."""
-    world, place = plan.world_size, environment.joined_rank()
-    if place is not None:
-        if place.world != world:
-            raise _other_world(plan, place.world)
+    world, joined = plan.world_size, environment.joined_rank()
+    if joined is not None:
+        if joined.world != world:
+            raise _other_world(plan, joined.world)
         return
     if device == "cuda":
         count = count_gpus()
         if world > count:
-            raise RequestError.told(
-                "gpus-present",
-                f"the plan needs {world} GPUs and this machine has {count}; nearest: a plan for {count}, "
-                "or more machines under torchrun or srun",
-                tries=[spread(world, max(count, 1)).torchrun],
-            )
+            problem = f"the plan needs {world} GPUs and this machine has {count}"
+            nearest = f"a plan for {count}, or more machines under torchrun or srun"
+            raise RequestError("gpus-present", "", None, problem, nearest, [spread(world, max(count, 1)).torchrun])
         return
     needed = sum(peak(plan, rank) for rank in range(world))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
-        raise RequestError.told(
-            "memory",
+        problem = (
             f"this machine has no {'GPU' if world == 1 else f'{world} GPUs'} for the plan, and {plan.facts.name} "
-            f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs; nearest: --model demo",
-            tries=[{"dry-run": ""}],
+            f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs"
         )
+        raise RequestError("memory", "", None, problem, "--model demo", [{"dry-run": ""}])
 
 
 def _other_world(plan: Plan, world: int) -> RequestError:
     """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
     close = nearest_plans(plan, world, 1)
     dropped = dict.fromkeys(("usp", "patches", "warmup", "order"), None)
-    return RequestError.told(
+    problem = f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees})"
+    nearest = f"start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close)
+    return RequestError(
         "world-size",
-        f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees}); "
-        f"nearest: start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close),
-        tries=[{**dropped, "gpus": str(world), **other.degrees.instead_of(plan.degrees)} for other in close],
+        "",
+        None,
+        problem,
+        nearest,
+        [{**dropped, "gpus": str(world), **other.degrees.instead_of(plan.degrees)} for other in close],
     )

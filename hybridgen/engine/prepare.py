@@ -1,13 +1,13 @@
-"""From a checked plan to a job: prompt, seed, files, device and kernel. Refuses what this machine cannot do."""
+"""From a checked plan to a job: files, device and kernel. Refuses what this machine cannot do. No torch."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import shlex
+from dataclasses import replace
 
 from hybridgen.engine import environment
-from hybridgen.engine.inputs import check_pictures, picture_of, video_of
+from hybridgen.engine.inputs import Conditioning, check_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_outputs, default_name, endings
@@ -15,34 +15,49 @@ from hybridgen.errors import RequestError
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Plan
-from hybridgen.recipe.fields import Recipe, Request, flag_of, options
+from hybridgen.recipe.fields import Recipe, Request
 
+RULES = {"prompt-missing": "A clip needs a prompt; the plan alone is shown by --dry-run."}
 SMALL = 2**20
 """Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
 a busy machine one that waits for its core holds up all (a demo clip took 20 s on two threads, 0.4 s on one)."""
 
 
-def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -> Job:
-    """Everything a rank needs. Raises RequestError before anything starts."""
-    request = recipe.request
-    assert request.prompt
-    seed = seed_of(request)
-    video = outputs.video or default_name(request.prompt, seed, endings(plan.clip.frames)[0])
-    for text in (request.prompt, request.negative_prompt or ""):
-        if text.encode("utf-8", "ignore").decode() != text:
-            raise RequestError.told("prompt", "the prompt is not valid UTF-8")
-    check_pictures(plan, request)
-    image = last_image = given = None
-    if environment.is_reporter():  # the other ranks of a joined job take rank 0's files, and may be where they are not
-        image, last_image = (picture_of(request, name) for name in ("image", "last_image"))
-        given, plan = video_of(request, plan)
-        check_outputs(outputs, video, endings(plan.clip.frames), (image, last_image, given))
-        if plan.facts.guarded:
-            guardrail.check_installed(plan.facts.name)
-            guardrail.check_outputs(plan.facts.name, outputs.latents)
+def with_seed(recipe: Recipe) -> Recipe:
+    """The recipe with a seed: its own, or one that is drawn here once."""
+    if recipe.request.seed is not None:
+        return recipe
+    return replace(recipe, request=replace(recipe.request, seed=secrets.randbelow(2**32)))
+
+
+def check_prompt(recipe: Recipe, plan: Plan) -> None:
+    """Raise RequestError (prompt-missing) where a recipe says nothing of what the clip shows."""
+    if not recipe.request.prompt:
+        problem = f"is missing; the plan is legal ({plan.world_size} ranks), say what the clip shows"
+        raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
+
+
+def make_job(
+    recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning = Conditioning(), quiet: bool = False
+) -> Job:
+    """Everything a rank needs. Raises RequestError before anything starts.
+
+    recipe: with its seed.
+    inputs: the files that the clip is conditioned on, opened. Of a joined job rank 0 alone has them.
+    """
+    check_prompt(recipe, plan)
+    request, facts = recipe.request, plan.facts
+    assert request.prompt and request.seed is not None
+    check_inputs(request, facts, plan.clip)
+    video = outputs.video or default_name(request.prompt, request.seed, endings(plan.clip.frames)[0])
+    if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
+        check_outputs(outputs, video, endings(plan.clip.frames), inputs.files)
+        if facts.guarded:
+            guardrail.check_installed(facts.name)
+            guardrail.check_outputs(facts.name, outputs.latents)
     device = device_of(recipe.runtime.device)
-    merged = plan.degrees.cp > 1
-    kernel = select(recipe.runtime.attention or "auto", device, plan.dtype, plan.facts.transformer.head_dim, merged)
+    attention, merged = recipe.runtime.attention or "auto", plan.degrees.cp > 1
+    kernel = select(attention, device, plan.dtype, facts.transformer.head_dim, merged)
     check_machine(plan, device)
     return Job(
         plan=plan,
@@ -50,11 +65,9 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
         device=device,
         prompt=request.prompt,
         negative_prompt=negative_prompt(request, plan),
-        seed=seed,
+        seed=request.seed,
         output=video,
-        image=image,
-        last_image=last_image,
-        video=given,
+        inputs=inputs,
         latents=outputs.latents,
         preview=outputs.preview,
         overwrite=outputs.overwrite,
@@ -64,13 +77,8 @@ def prepare(recipe: Recipe, plan: Plan, outputs: Outputs, quiet: bool = False) -
     )
 
 
-def seed_of(request: Request) -> int:
-    """The request's seed, or one that is drawn."""
-    return secrets.randbelow(2**32) if request.seed is None else request.seed
-
-
 def negative_prompt(request: Request, plan: Plan) -> str:
-    """The request's, or the model's own where nothing is said; "" is said."""
+    """The request's negative prompt, or the model's own where nothing is said; "" is said."""
     if request.negative_prompt is not None:
         return request.negative_prompt
     if plan.facts.negative_of_pipeline:
@@ -85,18 +93,3 @@ def _threads(plan: Plan) -> int:
     if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
         return 1
     return max(1, (os.cpu_count() or 1) // plan.world_size)
-
-
-def repeat_command(recipe: Recipe, job: Job) -> str:
-    """The command that makes the same clip again."""
-    words = ["hybridgen", "run"]
-    for section, name, item in options():
-        holder = getattr(recipe, section) if section else recipe
-        value = job.seed if name == "seed" else getattr(holder, name)
-        if value is None:
-            continue
-        words += [
-            "-p" if name == "prompt" else flag_of(item),
-            ",".join(value) if isinstance(value, list) else str(value),
-        ]
-    return shlex.join(words)

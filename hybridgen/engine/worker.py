@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ from hybridgen.engine.decode import decode, decode_guarded, digest_of, keep_late
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
+from hybridgen.engine.report import Report
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Inputs
@@ -24,8 +24,8 @@ from hybridgen.strategies import registry
 
 
 @torch.no_grad()
-def work(context: RankContext, job: Job) -> dict[str, Any] | None:
-    """Run the job on this rank; the report on rank 0, None elsewhere."""
+def work(context: RankContext, job: Job) -> Report:
+    """Run the job on this rank; the report of rank 0."""
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
@@ -83,7 +83,7 @@ def encode(rank: Rank) -> Inputs:
     with rank.stage("load text encoder", "load", mapped=True):
         encoder = denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
-        inputs = encoder.encode(job.prompt, job.negative_prompt, job.pictures())
+        inputs = encoder.encode(job.prompt, job.negative_prompt, job.inputs.images)
         encoder.free()
     return inputs
 
@@ -117,7 +117,7 @@ def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
     if not job.plan.clip.encoded_frames or not rank.mesh.is_on("vae"):
         return None
     with rank.stage("encode the picture", "encode"):
-        moments = model.encode(model.frames_to_encode(job.pictures()).to(rank.device) if rank.first else None)
+        moments = model.encode(model.frames_to_encode(list(job.inputs.images)).to(rank.device) if rank.first else None)
     if moments is None:
         return None
     return model.condition_latents(moments, torch.Generator("cpu").manual_seed(job.seed))
@@ -138,19 +138,17 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
     return Inputs.of(tensors)
 
 
-def finish(rank: Rank, digest: str, started: float) -> dict[str, Any] | None:
-    """Collect every rank's traffic and memory on rank 0 and leave together."""
+def finish(rank: Rank, digest: str, started: float) -> Report:
+    """Collect every rank's traffic and memory in rank 0's report, give it to all, and leave together."""
     rank.set_status("finish")
     world = rank.mesh.world()
     mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
-    everyone = [mine]
-    if rank.context.world > 1:
-        everyone = world.gather_objects(mine)
-        world.barrier()
-        dist.destroy_process_group()
-    if not rank.first:
-        return None
-    if rank.job.latents is None:
+    everyone = world.gather_objects(mine) if rank.context.world > 1 else [mine]
+    if rank.first and rank.job.latents is None:
         rank.job.scratch.unlink(missing_ok=rank.job.plan.facts.guarded)
     rank.seconds["total"] = time.perf_counter() - started
-    return rank.job.report(rank.seconds, rank.steps, everyone, digest)
+    report: Report = rank.broadcast_object(rank.job.report(rank.seconds, rank.steps, everyone, digest))
+    if rank.context.world > 1:
+        world.barrier()
+        dist.destroy_process_group()
+    return report

@@ -10,17 +10,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridgen.engine import environment
+from hybridgen.engine.inputs import Conditioning
+from hybridgen.engine.job import Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_outputs, default_name
-from hybridgen.engine.prepare import seed_of
+from hybridgen.engine.prepare import check_prompt, negative_prompt
+from hybridgen.engine.report import Report
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.interop import xdit
-from hybridgen.plan.kernels import is_installed
+from hybridgen.plan.kernels import Kernel, is_installed
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 
@@ -37,43 +41,59 @@ def command(recipe: Recipe, plan: Plan, folder: Path) -> list[str]:
     return [*torchrun, "-m", "xfuser.runner", *xdit.arguments(recipe, plan), "--output_directory", str(folder)]
 
 
-def ready(recipe: Recipe, plan: Plan, outputs: Outputs) -> tuple[Recipe, Path]:
-    """The recipe with a seed, and the video's path, once this machine can do it.
+@dataclass(frozen=True)
+class XfuserJob(Job):
+    """A clip to be made by xDiT's runner, which is told the recipe in words of its own."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+
+
+def make_job(
+    recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning = Conditioning(), quiet: bool = False
+) -> XfuserJob:
+    """The job of a recipe with a seed, once this machine can do it.
 
     Raises RequestError: engine-lacks, engine-output, engine-place, engine-missing, and what check_outputs and
     check_machine raise.
     """
+    check_prompt(recipe, plan)
     _check(recipe, plan, outputs)
     request = recipe.request
-    seed = seed_of(request)
-    video = outputs.video or default_name(request.prompt or "", seed)
+    assert request.prompt and request.seed is not None
+    video = outputs.video or default_name(request.prompt, request.seed)
     check_outputs(outputs, video)
     check_machine(plan, device_of("cuda"))
-    return replace(recipe, request=replace(request, seed=seed)), video
+    kernel = Kernel(recipe.runtime.attention or "auto", ("cuda",), (plan.dtype,))
+    negative = negative_prompt(request, plan)
+    return XfuserJob(
+        plan, kernel, "cuda", request.prompt, negative, request.seed, video, inputs, quiet=quiet, recipe=recipe
+    )
 
 
 def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
-    """What this engine cannot be asked."""
+    """Raise RequestError for what this engine cannot be asked."""
     xdit.arguments(recipe, plan)
     for name in ("latents", "report", "preview"):
         if (path := getattr(outputs, name)) is not None:
-            raise RequestError.told(
-                "engine-output", f"--{name} {path}: xDiT writes the video only", tries=[{name: None}]
-            )
+            raise RequestError("engine-output", name, path, "xDiT writes the video only", tries=[{name: None}])
     if environment.joined_rank() is not None:
-        raise RequestError.told(
-            "engine-place", "--engine xfuser starts its own ranks; start it without torchrun or srun"
-        )
+        problem = "starts its own ranks and cannot join those of torchrun or srun"
+        raise RequestError("engine-place", "engine", "xfuser", problem, "without torchrun or srun", [])
     if not is_installed("xfuser"):
-        raise RequestError.told(
-            "engine-missing", "--engine xfuser needs the module xfuser", tries=["pip install 'hybridgen[xfuser]'"]
-        )
+        tries = ["pip install 'hybridgen[xfuser]'"]
+        raise RequestError("engine-missing", "engine", "xfuser", "the module xfuser is not installed", tries=tries)
 
 
-def run(recipe: Recipe, plan: Plan, video: Path) -> None:
-    """Make the clip. What xDiT prints goes to stderr. Raises RunFailed (engine-failed)."""
+def launch(job: XfuserJob, start_method: str | None = None) -> Report:
+    """Make the clip; what is reported has no traffic, memory and stages. What xDiT prints goes to stderr.
+
+    `start_method` is of no account: torchrun starts the processes.
+
+    Raises RunFailed (engine-failed).
+    """
+    started, video = time.perf_counter(), job.output
     with tempfile.TemporaryDirectory(prefix=f".{video.name}.", dir=video.absolute().parent) as folder:
-        words = command(recipe, plan, Path(folder))
+        words = command(job.recipe, job.plan, Path(folder))
         process = subprocess.Popen(words, stdout=sys.stderr.fileno(), start_new_session=True)
         try:
             code = process.wait()
@@ -84,6 +104,7 @@ def run(recipe: Recipe, plan: Plan, video: Path) -> None:
             what = f"ended with exit code {code}" if code else f"left {len(made)} videos"
             raise RunFailed("engine-failed", f"xDiT {what}; its own messages stand above")
         os.replace(made[0], video)
+    return job.report({"total": time.perf_counter() - started}, [], [], "")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -25,8 +25,11 @@ RULES = {
 }
 
 
-def clip_of(request: Request, facts: ModelFacts) -> Clip:
-    """Size, frames, steps and guidance, with the model's defaults for what is open. Raises RequestError."""
+def clip_of(request: Request, facts: ModelFacts, video_frames: int | None = None) -> Clip:
+    """Size, frames, steps and guidance, with the model's defaults for what is open.
+
+    `video_frames`: frames of the given video; None for as many as the clip can take over. Raises RequestError.
+    """
     defaults = facts.defaults
     width, height = defaults.width, defaults.height
     if request.size is not None:
@@ -68,6 +71,7 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
             "seed",
             f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
         )
+    _check_words(request)
     image, last_image = pictures_of(request, facts, frames)
     video = continues_video(request, facts, frames)
     return Clip(
@@ -80,8 +84,15 @@ def clip_of(request: Request, facts: ModelFacts) -> Clip:
         image=image and not video,
         last_image=last_image,
         video=video,
-        encoded_frames=facts.encoded_frames(frames, image, frames if video else 0),
+        encoded_frames=facts.encoded_frames(frames, image, (video_frames or frames) if video else 0),
     )
+
+
+def _check_words(request: Request) -> None:
+    """Raise RequestError (prompt) for words that cannot be written as UTF-8, as a broken command line holds them."""
+    for flag, words in (("prompt", request.prompt), ("negative-prompt", request.negative_prompt)):
+        if words is not None and words.encode("utf-8", "ignore").decode() != words:
+            raise RequestError("prompt", flag, None, "is not valid UTF-8")
 
 
 def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) -> None:

@@ -30,24 +30,25 @@ RULES = {
 }
 
 
-def resolve(recipe: Recipe, gpus: int | None = None) -> Plan:
+def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = None) -> Plan:
     """The plan that a recipe describes, checked against every rule.
 
-    `gpus` is the number of ranks asked for (--gpus), if any. Raises RequestError.
+    `gpus` is the number of ranks asked for (--gpus), if any; `video_frames` as for clip_of(). Raises RequestError.
     """
-    plan = unchecked(recipe)
+    plan = unchecked(recipe, video_frames)
     check(plan, gpus)
     return plan
 
 
-def unchecked(recipe: Recipe) -> Plan:
+def unchecked(recipe: Recipe, video_frames: int | None = None) -> Plan:
     """The same, before its rules are asked. Raises RequestError for what makes no plan."""
-    plan = template(recipe, catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision))
+    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
+    plan = template(recipe, facts, video_frames)
     degrees = degrees_of(recipe.parallel)
     return replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
 
 
-def template(recipe: Recipe, facts: ModelFacts) -> Plan:
+def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None) -> Plan:
     """The plan of a recipe with every degree open. Raises RequestError."""
     check_runtime(recipe.runtime)
     parallel = recipe.parallel
@@ -58,7 +59,7 @@ def template(recipe: Recipe, facts: ModelFacts) -> Plan:
             raise RequestError("degree", name, value, "is not possible", [1])
     return Plan(
         facts,
-        clip_of(recipe.request, facts),
+        clip_of(recipe.request, facts, video_frames),
         Degrees(),
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
         stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridgen.cli.main import call
+from hybridgen.engine.inputs import Conditioning
 from hybridgen.errors import RequestError, changed
 
 REFUSED = [
@@ -41,7 +42,7 @@ REFUSED = [
         "no-plan",
         "no legal plan has 6 GPUs with --ulysses 4",
     ),
-    ("run --model demo --auto --device cpu -p x", "gpus", "--auto needs --gpus"),
+    ("run --model demo --auto --device cpu -p x", "gpus", "--auto: needs --gpus"),
     ("run --model demo --gpus 4 --hardware foo -p x", "unknown-hardware", "gb200-nvl72"),
     ("run --model demo --cfg 2 --hardware h100 -p x", "hardware-unused", "or with --auto"),
     ("run --model demo --gpus 0 --device cpu -p x", "gpus", "nearest: 1"),
@@ -139,7 +140,7 @@ def test_what_is_suggested_is_legal(
     """Every suggested hybridgen command plans without an error; the files that it names are another matter."""
     monkeypatch.chdir(tmp_path)
     call(shlex.split(command))
-    monkeypatch.setattr("hybridgen.cli.run.look", lambda *_: [])
+    monkeypatch.setattr("hybridgen.api.open_inputs", lambda *_: Conditioning())
     for line in capsys.readouterr().err.splitlines():
         if line.startswith("  try:  hybridgen run"):
             words = [w for w in shlex.split(line.removeprefix("  try:  hybridgen ")) if w != "--dry-run"]

@@ -15,9 +15,9 @@ from diffusers import CosmosTransformer3DModel
 from torch import Tensor
 
 from hybridgen.distributed.sequence import Shard
-from hybridgen.engine.inputs import video_of
+from hybridgen.engine.inputs import open_inputs
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import negative_prompt, prepare
+from hybridgen.engine.prepare import make_job, negative_prompt
 from hybridgen.errors import RequestError
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos.denoiser import Condition, Cosmos
@@ -166,17 +166,17 @@ def test_a_request_that_says_little_has_the_pipeline_s_negative_prompt_and_wants
     plan = FROM_PICTURE.plan()
     assert negative_prompt(Request(prompt="x"), plan).startswith("The video captures")
     assert negative_prompt(Request(prompt="x", negative_prompt=""), plan) == ""
-    with pytest.raises(RequestError, match="--image or --video is missing"):
-        prepare(Recipe(request=Request(prompt="x")), plan, Outputs())
+    with pytest.raises(RequestError, match="--image: is missing, and .* or a video"):
+        make_job(Recipe(request=Request(prompt="x", seed=1)), plan, Outputs())
 
 
 def test_what_is_no_video_or_too_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("text")
     with pytest.raises(RequestError, match="no video that can be read"):
-        video_of(Request(video=str(tmp_path / "text.mp4")), FLOW_VIDEO.plan())
+        open_inputs(replace(FLOW_VIDEO.request(), video=str(tmp_path / "text.mp4")), FLOW_VIDEO.facts())
     short = Case("cosmos2.5", video=3).given_video()
-    with pytest.raises(RequestError, match="has 3 frames, and cosmos2.5 takes over 5"):
-        video_of(Request(video=str(short)), FLOW_VIDEO.plan())
+    with pytest.raises(RequestError, match="has 3 frames, and cosmos2.5 continues 5"):
+        open_inputs(replace(FLOW_VIDEO.request(), video=str(short)), FLOW_VIDEO.facts())
 
 
 # Faults made on purpose

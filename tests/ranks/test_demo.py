@@ -12,7 +12,7 @@ from hybridgen.distributed.processes import RankContext
 from hybridgen.engine.denoise import denoise
 from hybridgen.engine.job import Job
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.engine.worker import load
 from hybridgen.models import catalogue
@@ -29,7 +29,7 @@ RANKS = 2
 def job(caption: str, index: int, dtype: str) -> Job:
     options = {"model": "demo", "device": "cpu", "dtype": dtype, "prompt": caption, "seed": FIRST_SEED + index}
     recipe = compose(None, [], options)
-    return prepare(recipe, resolve(recipe), Outputs(video=Path("unused.mp4")), quiet=True)
+    return make_job(recipe, resolve(recipe), Outputs(video=Path("unused.mp4")), quiet=True)
 
 
 def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) -> list[tuple[str, Verdict]]:

@@ -19,7 +19,7 @@ from hybridgen.engine import worker
 from hybridgen.engine.job import Job
 from hybridgen.engine.launch import launch
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.video import Frames, read_tags
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.models import catalogue, known
@@ -81,7 +81,7 @@ def job_of(
     plan = resolve(recipe)
     assert plan.facts.guarded
     out = folder / ("clip.png" if frames == 1 else "clip.mp4")
-    return prepare(recipe, plan, Outputs(out, latents, preview=folder / "sheet.png"), quiet=True)
+    return make_job(recipe, plan, Outputs(out, latents, preview=folder / "sheet.png"), quiet=True)
 
 
 def refused(job: Job) -> str:
@@ -131,7 +131,7 @@ def test_what_is_written_are_the_frames_that_the_checker_returns(checker: type[C
         report = launch(job, "fork")
         assert report is not None
         assert sorted(path.name for path in folder.iterdir()) == ["clip.png", "sheet.png"]
-        assert read_tags(job.output)["latents_sha256"] == report["latents_sha256"]
+        assert read_tags(job.output)["latents_sha256"] == report.latents_sha256
         pictures.append(np.asarray(Image.open(job.output)))
     assert np.array_equal(pictures[1], 255 - pictures[0])
 

@@ -15,10 +15,12 @@ from diffusers.video_processor import VideoProcessor
 from PIL import Image
 from torch import Tensor
 
+from hybridgen import api
 from hybridgen.distributed.processes import RankContext
-from hybridgen.engine.inputs import picture_of
+from hybridgen.engine.inputs import check_inputs, open_image, open_inputs
+from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import prepare
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.rank import set_up
 from hybridgen.engine.worker import ready
 from hybridgen.errors import RequestError
@@ -51,8 +53,8 @@ def jpeg(path: Path) -> Path:
 def frames(path: Path, case: Case = Case("wan2.1-i2v")) -> Tensor:
     """What the autoencoder is given, [1, 3, F, H, W]."""
     plan = replace(case.plan(), clip=replace(case.plan().clip, image=True, encoded_frames=case.frames))
-    pictures = replace(job_of(case, plan), image=path).pictures()
-    return WanPictures.frames_to_encode(SimpleNamespace(plan=plan), pictures)  # type: ignore[arg-type]
+    _, picture = open_image("image", str(path))
+    return WanPictures.frames_to_encode(SimpleNamespace(plan=plan), [picture])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["RGB", "RGBA", "L", "P", "jpeg"])
@@ -77,7 +79,7 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused(tmp_path: Path) -> None:
     for content in (whole[: len(whole) // 2], bytes(damaged), b"no picture"):
         (tmp_path / "b.png").write_bytes(content)
         with pytest.raises(RequestError) as error:
-            picture_of(Request(image=str(tmp_path / "b.png")), "image")
+            open_image("image", str(tmp_path / "b.png"))
         assert error.value.rule == "image"
 
 
@@ -87,8 +89,8 @@ def refusal(kind: str, **request: Any) -> RequestError:
     facts = case.plan().facts
     with pytest.raises(RequestError) as error:
         asked = Request(prompt="a", size="64x64", **{"frames": 17, **request})
-        plan = replace(case.plan(), clip=clip_of(asked, facts))
-        prepare(Recipe(request=asked), plan, Outputs())
+        clip = clip_of(asked, facts, open_inputs(asked, facts).video_frames)
+        check_inputs(asked, facts, clip)
     return error.value
 
 
@@ -109,13 +111,16 @@ def test_what_a_checkpoint_does_with_pictures(tmp_path: Path) -> None:
 
 
 def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Request(prompt="a", image=str(tmp_path / "on-another-machine.png"))
-    plan = Case("wan2.1-i2v", 1).plan(Degrees(cfg=2))
+    case = Case("wan2.1-i2v", 1)
+    options = RunOptions(out=tmp_path / "clip.mp4", quiet=True)
+    fields = {"model": str(case.folder), "prompt": "a", "image": str(tmp_path / "on-another-machine.png"), "cfg": 2}
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, _: job.report({}, [], [], ""))
     for rank, needed in (("1", False), ("0", True)):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(RequestError, match="there is no such file") if needed else nullcontext():
-            assert prepare(Recipe(request=request), plan, Outputs(tmp_path / "clip.mp4")).image is None
+            report = api.run(options, {**fields, "size": "64x64", "frames": 17, "device": "cpu"})
+            assert report is not None and report.request.image is None
 
 
 @pytest.mark.parametrize(
@@ -154,8 +159,9 @@ def test_what_a_clip_starts_from_is_not_overwritten(tmp_path: Path) -> None:
     path = png(tmp_path / "a.png", "RGB")
     (tmp_path / "b.png").symlink_to(path)
     case = Case("wan2.1-i2v", images=1)
-    recipe = Recipe(request=Request(prompt="x", image=str(path)))
+    request = Request(prompt="x", image=str(path), size="64x64", frames=17, seed=1)
+    inputs = open_inputs(request, case.facts())
     outputs = Outputs(tmp_path / "a.mp4", preview=tmp_path / "b.png", overwrite=True)
     with pytest.raises(RequestError) as refusal:
-        prepare(recipe, case.plan(), outputs)
+        make_job(Recipe(request=request), case.plan(), outputs, inputs)
     assert refusal.value.rule == "output-given"

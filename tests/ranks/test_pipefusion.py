@@ -162,12 +162,10 @@ def test_approximate_is_said_wherever_a_plan_is_shown(flags: dict[str, int], wor
     assert call(["plan", *words, "--hardware", "cpu"]) == 0
     assert ("approximate" in capsys.readouterr().out) == (word != "exact")
     plan = resolve(compose(None, [], {"model": "demo", "pipefusion": 2, **flags}))
-    data = tiny_job(plan).plan_data()
+    report = tiny_job(plan).report({}, [], [{"traffic": {}, "memory": 1}], "")
     patches, warmup = flags.get("patches", 2), flags.get("warmup", 1)
-    assert data["exact"] is (word == "exact")
-    assert (data["stages"], data["patches"], data["warmup"]) == ([2, 2], patches, warmup)
-    times = dict.fromkeys(("load", "encode", "denoise", "decode", "write"), 1.0)
-    report = {"timings_s": times, "peak_memory_bytes": [1], "traffic_bytes": [{}], "plan": data}
+    assert report.plan.exact is (word == "exact")
+    assert (report.plan.stages, report.plan.patches, report.plan.warmup) == ((2, 2), patches, warmup)
     assert any("approximate" in line for line in summary(report, 6.0, "")) == (word != "exact")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from hybridgen.distributed.processes import RankContext
 from hybridgen.engine import worker
 from hybridgen.engine.denoise import denoise, gather_latents
-from hybridgen.engine.inputs import video_of
+from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.engine.video import VideoWriter, read_frames
@@ -27,8 +27,9 @@ from hybridgen.models.inputs import Inputs
 from hybridgen.models.registry import denoiser
 from hybridgen.models.tiny.build import build
 from hybridgen.models.tiny.kinds import KINDS
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import select
-from hybridgen.plan.plan import Clip, Plan
+from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import SETUP, by_strategy
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
@@ -81,11 +82,14 @@ class Case:
         """File of the given video, of another size than the clip."""
         return _video(self.video) if self.video else None
 
-    def plan(self, degrees: Degrees = Degrees(), dtype: str = "float32", **fields: Any) -> Plan:
-        """Exact unless the fields say otherwise."""
-        facts = replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults, guarded=False)
+    def facts(self) -> ModelFacts:
+        """What the checkpoint is, under its kind's name and without a guardrail."""
+        return replace(from_folder(self.folder), name=self.kind, defaults=KINDS[self.kind].defaults, guarded=False)
+
+    def request(self) -> Request:
+        """The request but for its prompt."""
         given = [str(path) for path in self.pictures()] + [None, None]
-        request = Request(
+        return Request(
             image=given[0],
             last_image=given[1],
             video=None if self.video == 0 else str(self.given_video()),
@@ -95,8 +99,16 @@ class Case:
             guidance=self.guidance,
             guidance_2=self.guidance_2,
         )
-        clip: Clip = clip_of(request, facts)
-        _, plan = video_of(request, Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps))
+
+    def inputs(self) -> Conditioning:
+        """The given pictures or video, opened."""
+        return open_inputs(self.request(), self.facts())
+
+    def plan(self, degrees: Degrees = Degrees(), dtype: str = "float32", **fields: Any) -> Plan:
+        """Exact unless the fields say otherwise."""
+        facts = self.facts()
+        clip = clip_of(self.request(), facts, self.inputs().video_frames)
+        plan = Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps)
         return replace(plan, **fields)
 
 
@@ -159,9 +171,7 @@ def run_stock(case: Case, pipe: Any) -> Tensor:
 
 def job_of(case: Case, plan: Plan, attention: str = "auto") -> Job:
     kernel = select(attention, "cpu", plan.dtype, plan.facts.transformer.head_dim, plan.degrees.cp > 1)
-    image, last = [*case.pictures(), None, None][:2]
-    nowhere, video = Path("unused"), case.given_video()
-    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, nowhere, image, last, video, quiet=True)
+    return Job(plan, kernel, "cpu", PROMPT, NEGATIVE, SEED, Path("unused"), case.inputs(), quiet=True)
 
 
 @lru_cache
@@ -169,7 +179,7 @@ def _inputs(case: Case, dtype: str) -> Inputs:
     plan = case.plan(dtype=dtype)
     encoder = denoiser(plan.facts).encoder(plan, case.folder, torch.device("cpu"))
     with torch.no_grad():
-        return encoder.encode(PROMPT, NEGATIVE, job_of(case, plan).pictures())
+        return encoder.encode(PROMPT, NEGATIVE, list(case.inputs().images))
 
 
 @lru_cache

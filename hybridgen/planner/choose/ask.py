@@ -44,12 +44,14 @@ class Ask:
         return self.fixed if self.approximate else {**exact_only(), **self.fixed}
 
 
-def ask_for(recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None) -> Ask:
+def ask_for(
+    recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None, video_frames: int | None = None
+) -> Ask:
     """What a recipe leaves open, for so many GPUs: its degrees and mesh order are kept. Raises RequestError."""
     facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
     given, order = given_degrees(recipe.parallel), recipe.parallel.order
     return Ask(
-        template(recipe, facts),
+        template(recipe, facts, video_frames),
         gpus,
         hardware,
         given,

@@ -20,12 +20,13 @@ def is_open(recipe: Recipe) -> bool:
     return all(name == "vae" for name in given_degrees(recipe.parallel))
 
 
-def fill(recipe: Recipe, gpus: int, hardware: Hardware) -> tuple[Recipe, Candidate]:
+def fill(recipe: Recipe, gpus: int, hardware: Hardware, video_frames: int | None = None) -> tuple[Recipe, Candidate]:
     """The recipe with the best plan's degrees and mesh order, those that it gives kept; and that plan.
 
+    `video_frames`: frames of the given video, as for clip_of().
     PipeFusion, which is approximate, is never chosen unasked. Raises RequestError as recommend() does.
     """
-    best = recommend(ask_for(recipe, gpus, hardware)).best
+    best = recommend(ask_for(recipe, gpus, hardware, video_frames=video_frames)).best
     return replace(recipe, parallel=with_parallel(recipe.parallel, best.plan)), best
 
 

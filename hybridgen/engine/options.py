@@ -1,0 +1,49 @@
+"""What a run is told beside its recipe: flags of `hybridgen run`, and keywords of `hybridgen.generate`. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Optional
+
+from hybridgen.engine.outputs import Outputs
+from hybridgen.recipe.flags import flag
+
+OUTPUT = "Output"
+"""Panel of the help."""
+
+
+class Engine(str, Enum):
+    """What can run a plan."""
+
+    native = "native"
+    xfuser = "xfuser"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One field is one flag, and its help."""
+
+    out: Optional[Path] = flag("Video file; of one frame a .png, too.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT)
+    overwrite: bool = flag("Replace files that exist.", "--overwrite/--no-overwrite", default=False, panel=OUTPUT)
+    latents: Optional[Path] = flag("Keep the final latents.", metavar="FILE.safetensors", panel=OUTPUT)
+    report: Optional[Path] = flag("Timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
+    preview: Optional[Path] = flag("Contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
+    gpus: Optional[int] = flag(
+        "Number of ranks: the product of the degrees; without any the planner chooses.", metavar="N"
+    )
+    auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
+    hardware: Optional[str] = flag("What the planner plans for: a name or FILE.yaml; this machine.", metavar="NAME")
+    recipe: Optional[Path] = flag(
+        "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"
+    )
+    settings: Optional[list[str]] = flag("Change one key of the recipe.", "--set", metavar="KEY=VALUE")
+    engine: Engine = flag("What runs the plan: hybridgen itself, or xDiT's runner.", default=Engine.native)
+    dry_run: bool = flag("Show plan, mesh and traffic; start nothing.", default=False)
+    quiet: bool = flag("Print the path and nothing else.", "--quiet", "-q", default=False)
+
+    @property
+    def outputs(self) -> Outputs:
+        """The files that the run may write."""
+        return Outputs(self.out, self.latents, self.report, self.preview, self.overwrite)

@@ -1,0 +1,136 @@
+"""What a run reports: the plan that ran, the request as it was served, times, traffic and memory. No torch."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hybridgen.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """The plan that ran."""
+
+    config: str
+    """Its name, as in cfg2_ulysses4."""
+    degrees: dict[str, Any]
+    """Every degree, by the name of its flag."""
+    order: tuple[str, ...]
+    """Axes of the mesh, slowest first."""
+    world_size: int
+    exact: bool
+    """Whether the clip differs from one rank's by rounding only."""
+    stages: tuple[int, ...] | None = None
+    """PipeFusion: blocks of every stage; None without it, as the next two."""
+    patches: int | None = None
+    warmup: int | None = None
+
+    @staticmethod
+    def of(plan: Plan) -> PlanSummary:
+        """The summary of a plan."""
+        piped = plan.degrees.pipefusion > 1
+        return PlanSummary(
+            config=str(plan.degrees),
+            degrees=plan.degrees.as_data(),
+            order=plan.order,
+            world_size=plan.world_size,
+            exact=plan.exact,
+            stages=plan.stage_sizes if piped else None,
+            patches=plan.tokens.patches if piped else None,
+            warmup=plan.warmup if piped else None,
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """The summary as JSON has it, without what is None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RequestSummary:
+    """The request as it was served, nothing left open. Files are named without their folders."""
+
+    model: str
+    revision: str | None
+    prompt: str
+    negative_prompt: str
+    image: str | None
+    last_image: str | None
+    video: str | None
+    size: str
+    """Width x height in pixels, as in 832x480."""
+    frames: int
+    steps: int
+    guidance: float
+    guidance_2: float
+    """Guidance of the low-noise expert."""
+    seed: int
+    fps: int
+    dtype: str
+    attention: str
+    """The attention kernel."""
+    device: str
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds of rank 0, by stage."""
+
+    load: float = 0.0
+    encode: float = 0.0
+    denoise: float = 0.0
+    decode: float = 0.0
+    write: float = 0.0
+    total: float = 0.0
+    steps: tuple[float, ...] = ()
+    """Seconds of every denoising step."""
+
+    @staticmethod
+    def of(seconds: Mapping[str, float], steps: Sequence[float] = ()) -> Timings:
+        """Timings from seconds by stage, rounded; stages that did not run take no time."""
+        stages = ("load", "encode", "denoise", "decode", "write", "total")
+        rounded = {stage: round(seconds.get(stage, 0.0), 4) for stage in stages}
+        return Timings(**rounded, steps=tuple(round(step, 5) for step in steps))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one run did. The fields are the keys of `hybridgen run --report`."""
+
+    plan: PlanSummary
+    request: RequestSummary
+    timings_s: Timings
+    traffic_bytes: tuple[dict[str, int], ...]
+    """Bytes that every rank sent, by strategy; empty where another engine ran the plan."""
+    peak_memory_bytes: tuple[int, ...]
+    """Most memory of every rank; empty where another engine ran the plan."""
+    versions: dict[str, str]
+    """Versions of the packages that make the numbers."""
+    seed: int
+    output: Path
+    """The video, or the picture."""
+    latents_sha256: str
+    """SHA-256 of the final latents; "" where another engine ran the plan."""
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {**asdict(self), "plan": self.plan.as_data(), "output": str(self.output)}
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Versions of what makes the numbers, by package."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("hybridgen", "torch", "diffusers", "transformers", "safetensors", "flash-attn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    found.setdefault("hybridgen", "source")
+    return found
