@@ -12,19 +12,21 @@ from typer.exceptions import TyperException
 
 from hybridgen.cli import calibrate, explain, options, recipes, run, text
 from hybridgen.cli.plan import command as plan
+from hybridgen.cli.verb import Verb, Verbs
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
 
 app = typer.Typer(
     name="hybridgen",
+    cls=Verbs,
     help="Hybrid parallel video generation: compose strategies, plan them, run them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", epilog=run.EXAMPLES)(run.run)
-app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
+app.command("run", cls=Verb, epilog=run.EXAMPLES)(run.run)
+app.command("plan", cls=Verb, epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(recipes.app, name="recipes")
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
