@@ -20,7 +20,9 @@ from hybridgen.engine.report import Report
 from hybridgen.errors import did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.fill import is_open
+from hybridgen.planner.choose.recommend import plan_for
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.fields import options as recipe_options
@@ -151,7 +153,8 @@ def generate(
     out: the video file; without it the file is named after the prompt and the seed.
     recipe: recipe file, or the name of one that comes with the package.
     settings: changes of the recipe's keys, as in "request.steps=20".
-    gpus: number of ranks. With `auto`, or without any degree, the planner chooses what is open.
+    gpus: number of ranks; without any degree the planner chooses all.
+    auto: whether the planner chooses every degree that is not given.
     hardware: name or file of the machine that the planner plans for, by default this machine.
     engine: what runs the plan: hybridgen itself, or xDiT's runner.
     latents, report, preview: files for the final latents, for the report as JSON and for a contact sheet.
@@ -184,6 +187,58 @@ def generate(
     made = run(options, {**_as_flags("generate", fields), "prompt": prompt}, _Warnings(), "forkserver")
     assert made is not None
     return made
+
+
+def plan(
+    gpus: int | None = None,
+    *,
+    recipe: str | Path | None = None,
+    settings: Iterable[str] = (),
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    hardware: str | Path | None = None,
+    heads: int | None = None,
+    model_facts: str | Path | None = None,
+    approximate: bool = False,
+    fewer: bool = False,
+    anchor: float | None = None,
+    max_time: float | None = None,
+    memory: float | None = None,
+    **fields: Any,
+) -> Recommendation:
+    """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `best` of it is the recommended one.
+
+    gpus: how many there are; without it `nodes` and `gpus_per_node`, or the degrees, say so.
+    recipe: recipe file, or the name of one that comes with the package.
+    settings: changes of the recipe's keys, as in "request.steps=20".
+    hardware: a machine by name, or a YAML file of one; gb200-nvl72 by default.
+    heads: attention heads instead of the model's own.
+    model_facts: YAML file of a model of your own.
+    approximate: whether pipefusion, which changes the clip a little, competes.
+    fewer: whether fewer GPUs are recommended where more are no faster.
+    anchor: denoise seconds of this clip that were measured on one GPU.
+    max_time: seconds that a clip may take, end to end.
+    memory: bytes of a GPU that may be used.
+    fields: the fields of a recipe, as for generate(); degrees that are given are kept.
+
+    Nothing is started and no file of the clip is opened. Raises RequestError when no plan can be, TypeError for an
+    unknown field.
+    """
+    file = None if recipe is None else library.located(Path(recipe))
+    return plan_for(
+        compose(file, list(settings), _as_flags("plan", fields)),
+        gpus,
+        None if hardware is None else str(hardware),
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        heads=heads,
+        model_facts=_path(model_facts),
+        approximate=approximate,
+        fewer=fewer,
+        anchor=anchor,
+        max_time=max_time,
+        memory=memory,
+    )
 
 
 def _path(name: str | Path | None) -> Path | None:
