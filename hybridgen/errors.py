@@ -66,11 +66,6 @@ class RequestError(ValueError):
         error.why = why
         return error
 
-    @classmethod
-    def of(cls, violation: Violation) -> RequestError:
-        """A broken rule as an error; the first of the nearest settings is what to try."""
-        return cls.told(violation.rule, violation.message, violation.why, violation.nearest[:1])
-
     @property
     def subject(self) -> str:
         """What the problem is with: "--ulysses 6", or "my.yaml:3:5: request.size 81" for a key of a file."""
@@ -132,17 +127,6 @@ class RequestError(ValueError):
             "message": self.message,
             "why": self.why or (reasons or {}).get(self.rule),
         }
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One broken rule: its id, and one sentence that names flag, value, limit and the nearest legal values."""
-
-    rule: str
-    message: str
-    nearest: tuple[Change, ...] = ()
-    """Changes of flags that would be legal, nearest first."""
-    why: str = ""
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:

@@ -9,10 +9,10 @@ sets the degrees of others.
 # ruff: noqa: F401 - the imports are the table
 from __future__ import annotations
 
-from dataclasses import field, make_dataclass, replace
+from dataclasses import field, make_dataclass
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan import degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term, shared_messages
@@ -66,9 +66,9 @@ def active(plan: Plan) -> list[Strategy]:
     return [s for s in STRATEGIES if s.degree(plan) > 1]
 
 
-def violations(plan: Plan) -> list[Violation]:
+def violations(plan: Plan) -> list[RequestError]:
     """Every rule that the plan breaks, first things first."""
-    return [replace(v, why=s.rules[v.rule]) for s in STRATEGIES for v in s.violations(plan)]
+    return [broken for s in STRATEGIES for broken in s.violations(plan)]
 
 
 def traffic(plan: Plan, rank: int) -> list[Message]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Degree, Setting, Shorthand, Value
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
@@ -21,7 +21,7 @@ def changes_nothing(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """apply() of what only sets other strategies' degrees."""
 
 
-def no_violations(plan: Plan) -> Iterable[Violation]:
+def no_violations(plan: Plan) -> Iterable[RequestError]:
     """Every degree is legal."""
     return ()
 
@@ -47,7 +47,7 @@ class Strategy:
     """Changes a loaded model, where one of the degrees is above 1. Imports torch, when it is called."""
     rules: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The reason of every rule that it raises, by rule id."""
-    violations: Callable[[Plan], Iterable[Violation]] = no_violations
+    violations: Callable[[Plan], Iterable[RequestError]] = no_violations
     """The rules that a plan breaks, first things first."""
     traffic: Callable[[Plan, int], Iterable[Message]] = no_traffic
     """Every message that a rank sends in one request, to the byte."""

@@ -24,6 +24,5 @@ def refuse(engine: str, plan: Plan, lacks: dict[str, bool], nearest: str = "", t
     """Raise RequestError (engine-lacks) with all that the plan needs of what the engine lacks ({fault: needed})."""
     faults = [fault for fault, needed in lacks.items() if needed]
     if faults:
-        hint = f"; nearest: {nearest}" if nearest else ""
-        message = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}{hint}"
-        raise RequestError.told("engine-lacks", message, tries=tries)
+        problem = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}"
+        raise RequestError("engine-lacks", "", None, problem, nearest, tries)

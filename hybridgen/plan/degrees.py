@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from hybridgen.errors import RequestError, Violation
+from hybridgen.errors import RequestError
 
 if TYPE_CHECKING:
     from hybridgen.plan.plan import Plan
@@ -69,7 +69,7 @@ class Shorthand(Setting):
 
     def parse(self, text: str) -> dict[str, int]:
         """{"ulysses": 4, "ring": 2} from "4x2". Raises RequestError (degree-format)."""
-        return dict(zip(self.sets, parse_pair(f"--{self.name}", text, " x ".join(self.sets)), strict=True))
+        return dict(zip(self.sets, parse_pair(self.name, text, " x ".join(self.sets)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Degree(Setting):
         if self.reads is not None:
             value = self.reads(str(given))
         elif len(self.axes) == 2:
-            return parse_pair(f"--{self.name}", str(given), "rows x columns")
+            return parse_pair(self.name, str(given), "rows x columns")
         else:
             value = int(given)
         if isinstance(value, int) and value < 1:
@@ -239,17 +239,17 @@ def _last_if_none(place: float | None) -> float:
     return math.inf if place is None else place
 
 
-def parse_pair(flag: str, text: str, meaning: str, example: str = "3x2", retry: str = "") -> tuple[int, int]:
-    """Read "3x3" as (3, 3). Raises RequestError naming the flag when the text is not two whole numbers above 0, of at
-    most 9 digits.
+def parse_pair(flag: str, text: str, meaning: str, nearest: str = "") -> tuple[int, int]:
+    """Read "3x3" as (3, 3).
 
-    `retry` is the flag, without dashes, for which the example will always do.
+    `nearest` is a pair that the flag always takes, if there is one. Raises RequestError (degree-format) where the text
+    is not two whole numbers above 0, of at most 9 digits.
     """
     match = re.fullmatch(r"\s*(\d{1,9})\s*[xX*]\s*(\d{1,9})\s*", text)
     pair = (int(match[1]), int(match[2])) if match else (0, 0)
     if min(pair) < 1:
-        message = f"{flag} {text} is not {meaning}; write it as in {flag} {example}"
-        raise RequestError.told("degree-format", message, tries=[{retry: example}] if retry else [])
+        example = "" if nearest else ", as in 3x2"
+        raise RequestError("degree-format", flag, text, f"is not {meaning}{example}", [nearest] if nearest else [])
     return pair
 
 
@@ -265,8 +265,7 @@ def nearest(value: int, legal: Iterable[int]) -> list[int]:
     return [x for x in ordered if x <= value][-1:] + [x for x in ordered if x > value][:1]
 
 
-def not_legal(rule: str, flag: str, value: int, complaint: str, legal: Iterable[int]) -> Violation:
-    """A degree that breaks a rule: "--ulysses 6 does not divide the 40 heads; nearest: 5, 8"."""
-    close = nearest(value, legal)
-    changes = tuple({flag: str(x)} for x in sorted(close, key=lambda x: (abs(x - value), x)))
-    return Violation(rule, f"--{flag} {value} {complaint}; nearest: {', '.join(map(str, close))}", changes)
+def not_legal(rule: str, flag: str, value: int, problem: str, legal: Iterable[int]) -> RequestError:
+    """A number that breaks a rule, with the legal ones next to it: "--ulysses 6: does not divide ...; nearest: 5, 8"."""
+    close = sorted(nearest(value, legal), key=lambda x: (abs(x - value), x))
+    return RequestError(rule, flag, value, problem, close)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, did_you_mean
 
 HALF = ("bfloat16", "float16")
 FLOATS = ("float32", *HALF)
@@ -132,12 +132,10 @@ def select(
     else:
         kernels = [_named(name)]
 
-    def refuse(rule: str, fault: str) -> RequestError:
+    def refuse(rule: str, problem: str) -> RequestError:
         fitting = [k for k in legal if device in k.devices and dtype in k.dtypes and k.takes_head_dim(head_dim)]
         names = [k.name for k in fitting if not k.package or installed(k.package)]
-        use = f"; use {_either(names)}" if names else ""
-        tries = [{"attention": other} for other in names[:2]]
-        return RequestError.told(rule, f"--attention {name} {fault}{use}", tries=tries)
+        return RequestError(rule, "attention", name, problem, names, [{"attention": other} for other in names[:2]])
 
     if merged and not kernels[0].lse:
         raise refuse("attention-lse", "returns no log-sum-exp, which merging (--ring, --attn2d) needs")
@@ -170,7 +168,7 @@ def _named(name: str) -> Kernel:
         if kernel.name == name:
             return kernel
     names = ["auto", *(k.name for k in KERNELS)]
-    raise RequestError.told("attention-unknown", f"--attention {name} is not a kernel; use {_either(names)}")
+    raise RequestError("attention-unknown", "attention", name, "is not a kernel", did_you_mean(name, names, 3) or names)
 
 
 def _either(names: list[str]) -> str:

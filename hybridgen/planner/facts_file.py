@@ -109,9 +109,9 @@ def _value(file: KeyFile, key: str, value: Any, usual: Any) -> Any:
 def _size(file: KeyFile, value: Any) -> tuple[int, int]:
     usual, text = RequestDefaults(), value if isinstance(value, str) else key_file.shown(value)
     try:
-        return parse_pair("size:", text, "width x height", f"{usual.width}x{usual.height}")
+        return parse_pair("size", text, "width x height", f"{usual.width}x{usual.height}")
     except RequestError as error:
-        raise file.fault("size", error.message) from error
+        raise file.fault("size", f"size: {error.value} {error.problem}; nearest: {error.nearest[0]}") from error
 
 
 def _check_together(file: KeyFile, facts: ModelFacts) -> None:
@@ -129,8 +129,8 @@ def _check_together(file: KeyFile, facts: ModelFacts) -> None:
         raise file.fault("params", f"{problem}; nearest: no params, so that they are counted")
     try:
         clip_of(Request(), facts)
-    except RequestError as error:  # names the flag, its value, and what would do
-        flag, value, problem = error.message.split(" ", 2)
-        key = flag.removeprefix("--")
-        given = f"{key} {value}" if key in file.content else f"does not say {key}, and Wan's {value}"
-        raise file.fault(key if key in file.content else "", f"{given} {problem}") from error
+    except RequestError as error:
+        key, nearest_values = error.flag, ", ".join(map(str, sorted(error.nearest, key=str)))
+        given = f"{key} {error.value}" if key in file.content else f"does not say {key}, and Wan's {error.value}"
+        problem = f"{given} {error.problem}; nearest: {nearest_values}"
+        raise file.fault(key if key in file.content else "", problem) from error

@@ -132,9 +132,9 @@ def _content(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     try:
         plan = unchecked(recipe)
     except RequestError as error:
-        yield _path_of_flag(error.message), error.rule, error.message
+        yield _path_of_flag(error), error.rule, error.message
     else:
-        yield from ((_path_of_flag(one.message), one.rule, one.message) for one in broken(plan))
+        yield from ((_path_of_flag(one), one.rule, one.message) for one in broken(plan))
         hardware, world = recipe.hardware, plan.world_size
         if hardware.gpus is not None and hardware.gpus != world:
             yield "hardware.gpus", "recipe-hardware", f"hardware.gpus is {hardware.gpus}, and the degrees make {world}"
@@ -180,9 +180,9 @@ def _measured_request(request: Request) -> Iterator[tuple[str, str]]:
             yield f"request.{name}", f"request.{name} is {value} and must be a number"
     try:
         if request.size is not None:
-            parse_pair("request.size:", request.size, "width x height", "1280x720")
+            parse_pair("size", request.size, "width x height", "1280x720")
     except RequestError as error:
-        yield "request.size", error.message
+        yield "request.size", f"request.size is {error.value} and {error.problem}"
 
 
 def _is_day(text: str) -> bool:
@@ -192,10 +192,10 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _path_of_flag(message: str) -> str:
-    """The key of the first flag that a message names."""
+def _path_of_flag(error: RequestError) -> str:
+    """The key of the flag that an error is about; "" where there is none."""
     paths = {flag_of(item): f"{section}.{name}" if section else name for section, name, item in options()}
-    return next((paths[flag] for flag in re.findall(r"--[a-z0-9-]+", message) if flag in paths), "")
+    return paths.get(f"--{error.flag}", "")
 
 
 def _form(file: Path, text: str, recipe: Recipe) -> Iterator[Finding]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import Change, RequestError
 from hybridgen.models import known
-from hybridgen.plan.degrees import parse_pair
+from hybridgen.plan.degrees import not_legal, parse_pair
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.fields import Request
@@ -30,47 +30,10 @@ def clip_of(request: Request, facts: ModelFacts, video_frames: int | None = None
 
     `video_frames`: frames of the given video; None for as many as the clip can take over. Raises RequestError.
     """
-    defaults = facts.defaults
-    width, height = defaults.width, defaults.height
-    if request.size is not None:
-        width, height = parse_pair("--size", request.size, "width x height", f"{width}x{height}", "size")
-    multiple_w, multiple_h = facts.size_multiple
-    if width % multiple_w or height % multiple_h:
-        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
-        raise RequestError.told(
-            "size",
-            f"--size {width}x{height} is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}; "
-            f"nearest: {near}",
-            RULES["size"],
-            [{"size": near}],
-        )
-    frames = defaults.frames if request.frames is None else request.frames
-    stride = facts.vae.stride_time
-    if frames < 1 or frames % stride != 1 % stride:
-        low = max((frames - 1) // stride * stride + 1, 1)
-        raise RequestError.told(
-            "frames",
-            f"--frames {frames} cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames; "
-            f"nearest: {low}, {low + stride}",
-            RULES["frames"],
-            [{"frames": str(low + stride)}],
-        )
-    if facts.one_frame and frames != 1:
-        message = f"--frames {frames} cannot be made: {facts.name} makes pictures of one frame; nearest: 1"
-        raise RequestError.told("one-frame", message, RULES["one-frame"], [{"frames": "1"}])
+    width, height = _size(request, facts)
+    frames = _frames(request, facts)
     _check_positions(facts, width, height, frames)
-    steps = defaults.steps if request.steps is None else request.steps
-    if steps < 1:
-        raise RequestError.told("steps", f"--steps {steps} makes no clip; nearest: 1", tries=[{"steps": "1"}])
-    if request.fps is not None and request.fps < 1:
-        raise RequestError.told(
-            "fps", f"--fps {request.fps} shows no frame; nearest: {defaults.fps}", tries=[{"fps": str(defaults.fps)}]
-        )
-    if request.seed is not None and not 0 <= request.seed < 2**63:
-        raise RequestError.told(
-            "seed",
-            f"--seed {request.seed} is not between 0 and 2^63 - 1; nearest: {'0' if request.seed < 0 else 2**63 - 1}",
-        )
+    steps = _counts(request, facts)
     _check_words(request)
     image, last_image = pictures_of(request, facts, frames)
     video = continues_video(request, facts, frames)
@@ -80,12 +43,51 @@ def clip_of(request: Request, facts: ModelFacts, video_frames: int | None = None
         frames,
         steps,
         *guidance_of(request, facts),
-        fps=request.fps or defaults.fps,
+        fps=request.fps or facts.defaults.fps,
         image=image and not video,
         last_image=last_image,
         video=video,
         encoded_frames=facts.encoded_frames(frames, image, (video_frames or frames) if video else 0),
     )
+
+
+def _size(request: Request, facts: ModelFacts) -> tuple[int, int]:
+    """Width and height. Raises RequestError (size, degree-format)."""
+    width, height = facts.defaults.width, facts.defaults.height
+    if request.size is not None:
+        width, height = parse_pair("size", request.size, "width x height", f"{width}x{height}")
+    multiple_w, multiple_h = facts.size_multiple
+    if width % multiple_w or height % multiple_h:
+        problem = f"is not a multiple of {multiple_w}x{multiple_h} pixels for {facts.name}"
+        near = f"{_round(width, multiple_w)}x{_round(height, multiple_h)}"
+        raise RequestError("size", "size", f"{width}x{height}", problem, [near])
+    return width, height
+
+
+def _frames(request: Request, facts: ModelFacts) -> int:
+    """The number of frames. Raises RequestError (frames, one-frame)."""
+    frames = facts.defaults.frames if request.frames is None else request.frames
+    stride = facts.vae.stride_time
+    if frames < 1 or frames % stride != 1 % stride:
+        low = max((frames - 1) // stride * stride + 1, 1)
+        problem = f"cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames"
+        raise RequestError("frames", "frames", frames, problem, [low + stride, low])
+    if facts.one_frame and frames != 1:
+        problem = f"cannot be made: {facts.name} makes pictures of one frame"
+        raise RequestError("one-frame", "frames", frames, problem, [1])
+    return frames
+
+
+def _counts(request: Request, facts: ModelFacts) -> int:
+    """The number of steps; frames a second and seed are checked, too. Raises RequestError (steps, fps, seed)."""
+    steps = facts.defaults.steps if request.steps is None else request.steps
+    if steps < 1:
+        raise RequestError("steps", "steps", steps, "makes no clip", [1])
+    if request.fps is not None and request.fps < 1:
+        raise RequestError("fps", "fps", request.fps, "shows no frame", [facts.defaults.fps])
+    if request.seed is not None and not 0 <= request.seed < 2**63:
+        raise not_legal("seed", "seed", request.seed, "is not between 0 and 2^63 - 1", [0, 2**63 - 1])
+    return steps
 
 
 def _check_words(request: Request) -> None:
@@ -100,14 +102,13 @@ def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) ->
     _, latent_frames, rows, columns = facts.latent_shape(width, height, frames)
     limit, (patch_t, patch_h, patch_w) = facts.transformer.max_positions, facts.transformer.patch
     multiple_w, multiple_h = facts.size_multiple
+    problem = f"is beyond the {limit} positions of {facts.name}"
     if rows // patch_h > limit or columns // patch_w > limit:
         near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
-        message = f"--size {width}x{height} is beyond the {limit} positions of {facts.name}; nearest: {near}"
-        raise RequestError.told("positions", message, tries=[{"size": near}])
+        raise RequestError("positions", "size", f"{width}x{height}", problem, [near])
     if latent_frames // patch_t > limit:
         most = (limit * patch_t - 1) * facts.vae.stride_time + 1
-        message = f"--frames {frames} is beyond the {limit} positions of {facts.name}; nearest: {most}"
-        raise RequestError.told("positions", message, tries=[{"frames": str(most)}])
+        raise RequestError("positions", "frames", frames, problem, [most])
 
 
 def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
@@ -116,19 +117,16 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
     Raises RequestError (guidance-2) when there is no second expert.
     """
     if request.guidance_2 is not None and facts.experts == 1:
-        raise RequestError.told(
-            "guidance-2", f"--guidance-2 {request.guidance_2:g} needs two experts, and {facts.name} has one"
+        raise RequestError(
+            "guidance-2", "guidance-2", f"{request.guidance_2:g}", f"needs two experts, and {facts.name} has one"
         )
     defaults = facts.defaults
     for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
         if value is not None and not math.isfinite(value):
-            raise RequestError.told("guidance", f"--{flag} {value} is no scale; nearest: {defaults.guidance:g}")
+            raise RequestError("guidance", flag, value, "is no scale", [f"{defaults.guidance:g}"])
     if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
-        raise RequestError.told(
-            "guidance-2",
-            f"--guidance-2 {request.guidance_2:g} changes nothing: --guidance {request.guidance:g} turns guidance off",
-            tries=[{"guidance-2": None}],
-        )
+        problem = f"changes nothing: --guidance {request.guidance:g} turns guidance off"
+        raise RequestError("guidance-2", "guidance-2", f"{request.guidance_2:g}", problem, tries=[{"guidance-2": None}])
     first, second = defaults.guidance, defaults.guidance_2
     if request.guidance is not None:
         first = second = request.guidance
@@ -143,38 +141,47 @@ def _round(value: int, multiple: int) -> int:
 
 def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
     """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
-    if request.image is not None and not facts.image:
-        made = "pictures" if facts.one_frame else "clips"
-        message = f"--image {request.image} is no use: {facts.name} makes {made} from text alone"
-        message += _models_that_take("image", facts)
-        raise RequestError.told("image-unused", message, RULES["image-unused"], [{"image": None}])
-    if request.image is not None and facts.image == "may" and frames == 1:
-        message = f"--image {request.image} is no use: it is the first frame, and --frames 1 leaves nothing to make"
-        near = str(1 + facts.vae.stride_time)
-        raise RequestError.told(
-            "image-unused", f"{message}; nearest: {near}", RULES["image-unused"], [{"frames": near}]
-        )
+    if request.image is not None:
+        _check_image(request.image, facts, frames)
     if request.last_image is not None and not facts.last_image:
-        message = f"--last-image {request.last_image} is no use: {facts.name} takes no last picture"
-        message += _models_that_take("last_image", facts)
-        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+        problem, near = f"is no use: {facts.name} takes no last picture", _models_that_take("last_image", facts)
+        raise _unused("last-image", request.last_image, problem, near)
     if facts.last_image == "must" and frames == 1:
-        near = str(1 + facts.vae.stride_time)
-        message = f"--frames 1 has no room for the last picture that {facts.name} needs; nearest: {near}"
-        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"frames": near}])
+        problem = f"has no room for the last picture that {facts.name} needs"
+        raise RequestError("last-image-unused", "frames", 1, problem, [1 + facts.vae.stride_time])
     if request.last_image is not None and frames == 1:
-        message = f"--last-image {request.last_image} is no use: a clip of one frame starts and ends with --image"
-        raise RequestError.told("last-image-unused", message, RULES["last-image-unused"], [{"last-image": None}])
+        raise _unused("last-image", request.last_image, "is no use: a clip of one frame starts and ends with --image")
     image, last_image = facts.image == "must", facts.last_image == "must"
     return image or request.image is not None, last_image or request.last_image is not None
 
 
+def _check_image(image: str, facts: ModelFacts, frames: int) -> None:
+    """Raise RequestError (image-unused) for a picture that the model has no use for."""
+    if not facts.image:
+        made = "pictures" if facts.one_frame else "clips"
+        problem = f"is no use: {facts.name} makes {made} from text alone"
+        raise _unused("image", image, problem, _models_that_take("image", facts))
+    if facts.image == "may" and frames == 1:
+        problem, least = (
+            "is no use: it is the first frame, and --frames 1 leaves nothing to make",
+            facts.vae.stride_time + 1,
+        )
+        raise _unused("image", image, problem, f"--frames {least}", {"frames": str(least)})
+
+
+def _unused(flag: str, value: str, problem: str, near: str = "", change: Change | None = None) -> RequestError:
+    """A file that the model has no use for; unless said, it is to be left out."""
+    return RequestError(f"{flag}-unused", flag, value, problem, near, [change or {flag: None}])
+
+
 def _models_that_take(what: str, facts: ModelFacts) -> str:
-    """The end of a message: known models of the same family that take a picture ("image"), or a last one
-    ("last_image"). diffusers' pipeline classes of a family begin alike."""
+    """Known models of the same family that take a picture ("image"), or a last one ("last_image"), as a flag.
+
+    diffusers' pipeline classes of a family begin alike.
+    """
     family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
     names = [model.name for model in family if getattr(model, what)]
-    return f"; nearest: --model {', '.join(names)}" if names else ""
+    return f"--model {', '.join(names)}" if names else ""
 
 
 def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
@@ -185,13 +192,13 @@ def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
     if request.video is None:
         return False
     if not facts.video:
-        message = f"--video {request.video} is no use: {facts.name} does not continue videos"
-        raise RequestError.told("video-unused", message, RULES["video-unused"], [{"video": None}])
+        raise _unused("video", request.video, f"is no use: {facts.name} does not continue videos")
     if request.image is not None:
-        message = f"--video {request.video} and --image {request.image} exclude each other; nearest: --video alone"
-        raise RequestError.told("video-and-image", message, RULES["video-and-image"], [{"image": None}])
+        problem, near = f"and --image {request.image} exclude each other", "--video alone"
+        raise RequestError("video-and-image", "video", request.video, problem, near, [{"image": None}])
     if frames < facts.video_frames:
-        message = f"--frames {frames} is less than the {facts.video_frames} frames that {facts.name} takes over from "
-        message += f"--video {request.video}; nearest: {facts.video_frames}"
-        raise RequestError.told("video-frames", message, RULES["video-frames"], [{"frames": str(facts.video_frames)}])
+        problem = (
+            f"is less than the {facts.video_frames} frames that {facts.name} takes over from --video {request.video}"
+        )
+        raise RequestError("video-frames", "frames", frames, problem, [facts.video_frames])
     return True

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from hybridgen.errors import RequestError, Violation
+from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan import kernels
-from hybridgen.plan.degrees import Value, divisors, nearest
+from hybridgen.plan.degrees import Value, divisors, not_legal
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
@@ -70,12 +69,10 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
 def check_runtime(runtime: Runtime) -> None:
     """Raise RequestError for a name that does not exist."""
     if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
-        near = [*get_close_matches(runtime.dtype, ITEMSIZE, 1), "bfloat16"][0]
-        message = f"--dtype {runtime.dtype} is unknown; nearest: {', '.join(ITEMSIZE)}"
-        raise RequestError.told("dtype", message, tries=[{"dtype": near}])
+        near = dict.fromkeys((*did_you_mean(runtime.dtype, ITEMSIZE), "bfloat16", *ITEMSIZE))
+        raise RequestError("dtype", "dtype", runtime.dtype, "is unknown", list(near))
     if runtime.device is not None and runtime.device not in DEVICES:
-        message = f"--device {runtime.device} is unknown; nearest: {', '.join(DEVICES)}"
-        raise RequestError.told("device", message, tries=[{"device": None}])
+        raise RequestError("device", "device", runtime.device, "is unknown", DEVICES, [{"device": None}])
     if runtime.attention is not None:
         kernels.check_name(runtime.attention)
 
@@ -83,15 +80,15 @@ def check_runtime(runtime: Runtime) -> None:
 def check(plan: Plan, gpus: int | None = None) -> None:
     """Raise RequestError for the first rule that the plan breaks."""
     if found := broken(plan):
-        raise RequestError.of(found[0])
+        raise found[0]
     if gpus is not None and gpus != plan.world_size:
         raise _product(plan, gpus)
 
 
-def broken(plan: Plan) -> list[Violation]:
+def broken(plan: Plan) -> list[RequestError]:
     """Every rule that the plan breaks, first things first; too many ranks are too many to ask further."""
     if plan.world_size > MAX_RANKS:
-        return [Violation("ranks", f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")]
+        return [RequestError("ranks", "", None, f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")]
     return registry.violations(plan)
 
 
@@ -103,14 +100,10 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     factors = " x ".join(spread) or "no degree given"
     close = nearest_plans(plan, gpus)
     dropped = dict.fromkeys((*degrees.named(), *registry.BESIDE), None)
-    names = ", ".join(str(p.degrees) for p in close)
-    return RequestError.told(
-        "gpus-product",
-        f"--gpus {gpus} but the degrees make {plan.world_size} ranks ({factors}); "
-        + (f"nearest for {gpus}: {names}" if close else f"no legal plan has {gpus} ranks"),
-        RULES["gpus-product"],
-        [{**dropped, **p.degrees.named()} for p in close[:1]],
-    )
+    problem = f"the degrees make {plan.world_size} ranks ({factors})"
+    problem += "" if close else f"; no legal plan has {gpus} ranks"
+    tries = [{**dropped, **p.degrees.named()} for p in close[:1]]
+    return RequestError("gpus-product", "gpus", gpus, problem, [str(p.degrees) for p in close], tries)
 
 
 def degrees_of(parallel: Parallel) -> Degrees:
@@ -152,40 +145,38 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
     if not names:
         return AXES
     names = [name.strip() for name in names]
-    known = dict.fromkeys(axis for name in names for axis in get_close_matches(name, AXES, 1))
+    known = dict.fromkeys(axis for name in names for axis in did_you_mean(name, AXES))
     missing = [axis for axis in AXES if axis not in known and degrees.size(axis) > 1]
-    near = ",".join([*known, *missing])
+    if fault := _order_fault(names, missing):
+        near = ",".join([*known, *missing])
+        nearest, tries = ([near], None) if near else ((), [{"order": None}])
+        raise RequestError("order", "order", ",".join(names), fault, nearest, tries)
+    return (*names, *(axis for axis in AXES if axis not in names))
+
+
+def _order_fault(names: list[str], missing: list[str]) -> str:
+    """What is wrong with a mesh order; "" for nothing."""
     for name in names:
         if name not in AXES:
-            complaint = f"names {name or 'nothing'}; axes are: {', '.join(AXES)}"
-        elif names.count(name) > 1:
-            complaint = f"names {name} twice; every axis has one place"
-        else:
-            continue
-        raise RequestError.told("order", f"--order {complaint}", RULES["order"], [{"order": near or None}])
-    if missing:
-        complaint = f"leaves out {', '.join(missing)}, which more than one rank shares; nearest: {near}"
-        raise RequestError.told("order", f"--order {','.join(names)} {complaint}", RULES["order"], [{"order": near}])
-    return (*names, *(axis for axis in AXES if axis not in names))
+            return f"names {name or 'nothing'}; axes are: {', '.join(AXES)}"
+        if names.count(name) > 1:
+            return f"names {name} twice; every axis has one place"
+    return f"leaves out {', '.join(missing)}, which more than one rank shares" if missing else ""
 
 
 def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
     inner = facts.transformer.heads * facts.transformer.head_dim
     if heads < 1 or inner % heads:
-        close = nearest(heads, divisors(inner))
-        complaint = f"does not divide the {inner} channels of attention of {facts.name}"
-        message = f"--heads {heads} {complaint}; nearest: {', '.join(map(str, close))}"
-        raise RequestError.told("heads", message, tries=[{"heads": str(min(close, key=lambda n: abs(n - heads)))}])
+        problem = f"does not divide the {inner} channels of attention of {facts.name}"
+        raise not_legal("heads", "heads", heads, problem, divisors(inner))
     return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
 
 
 def check_count(flag: str, value: int) -> None:
     """Raise RequestError (gpus) for a number that is no number of GPUs."""
     if not 1 <= value <= MAX_RANKS:
-        near = 1 if value < 1 else MAX_RANKS
-        message = f"--{flag} {value} is not 1 to {MAX_RANKS}; nearest: {near}"
-        raise RequestError.told("gpus", message, tries=[{flag: str(near)}])
+        raise RequestError("gpus", flag, value, f"is not 1 to {MAX_RANKS}", [1 if value < 1 else MAX_RANKS])
 
 
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
@@ -22,17 +22,14 @@ RULES = {
 }
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     cfg = plan.degrees.cfg
     if cfg not in (1, 2):
         yield not_legal("cfg-degree", "cfg", cfg, "is not possible: a guided step has 2 branches", [1, 2])
     elif cfg == 2 and plan.branches == 1:
         limit = "any but 1" if plan.facts.guided_below_1 else "above 1"
-        yield Violation(
-            "cfg-guidance",
-            f"--cfg 2 needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: {limit}); nearest: --cfg 1",
-            ({"cfg": "1"},),
-        )
+        problem = f"needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: {limit})"
+        yield RequestError("cfg-guidance", "cfg", cfg, problem, [1])
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
@@ -47,7 +47,7 @@ def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
     return 3, plan.clip.encoded_frames, rows * stride, columns * stride
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     width, world = plan.degrees.vae, plan.world_size
     half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
     legal = [v for v in {*range(1, half + 1), world} if v <= rows]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import RequestError, Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree, Setting, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
@@ -31,33 +31,29 @@ def parse(text: str) -> tuple[int, tuple[int, ...]]:
     """(stages, blocks of each) from "4:10,10,10,10", or (stages, ()) from "4". Raises RequestError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(\d+(?:\s*,\s*\d+)*)\s*)?", text)
     if not match:
-        raise RequestError.told(
-            "degree-format",
-            f"--pipefusion {text} is not a number of stages; write it as in --pipefusion 4, or with the blocks of "
-            "every stage as in --pipefusion 4:9,10,10,11",
-        )
+        problem = "is not a number of stages, as in 4, nor one with the blocks of every stage, as in 4:9,10,10,11"
+        raise RequestError("degree-format", "pipefusion", text, problem)
     return int(match[1]), tuple(int(size) for size in (match[2] or "").split(",") if size)
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     stages, layers = plan.degrees.pipefusion, plan.facts.transformer.layers
     if stages > layers:
-        complaint = f"is more than the {layers} blocks of {plan.facts.name}"
-        yield not_legal("pipefusion-layers", "pipefusion", stages, complaint, range(1, layers + 1))
+        problem = f"is more than the {layers} blocks of {plan.facts.name}"
+        yield not_legal("pipefusion-layers", "pipefusion", stages, problem, range(1, layers + 1))
     elif plan.stages and (len(plan.stages) != stages or sum(plan.stages) != layers or min(plan.stages) < 1):
         given, even = (",".join(map(str, sizes)) for sizes in (plan.stages, split_rows(layers, stages)))
         if len(plan.stages) != stages:
-            complaint = f"names {len(plan.stages)} stages, not {stages}"
+            problem = f"names {len(plan.stages)} stages, not {stages}"
         elif min(plan.stages) < 1:
-            complaint = "has a stage without a block"
+            problem = "has a stage without a block"
         else:
-            complaint = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
-        message = f"--pipefusion {stages}:{given} {complaint}; nearest: {stages}:{even}"
-        yield Violation("pipefusion-stages", message, ({"pipefusion": f"{stages}:{even}"},))
+            problem = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
+        yield RequestError("pipefusion-stages", "pipefusion", f"{stages}:{given}", problem, [f"{stages}:{even}"])
     tokens = plan.tokens.tokens
     if stages > 1 and plan.patches is not None and plan.patches > tokens:
-        message = f"--patches {plan.patches} is more than the clip's {tokens} tokens; nearest: {stages}"
-        yield Violation("pipefusion-patches", message, ({"patches": str(stages)},))
+        problem = f"is more than the clip's {tokens} tokens"
+        yield RequestError("pipefusion-patches", "patches", plan.patches, problem, [stages])
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
@@ -20,15 +20,12 @@ RULES = {
 }
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     ring, (rows, cols) = plan.degrees.ring, plan.degrees.attn2d
     if ring > 1 and rows * cols > 1:
-        yield Violation(
-            "ring-attn2d",
-            f"--ring {ring} and --attn2d {rows}x{cols} exclude each other; "
-            f"nearest: --ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone",
-            ({"ring": None}, {"attn2d": None}),
-        )
+        problem = f"and --attn2d {rows}x{cols} exclude each other"
+        near = f"--ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone"
+        yield RequestError("ring-attn2d", "ring", ring, problem, near, [{"ring": None}])
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree, Value, divisors, not_legal
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Phase
@@ -22,7 +22,7 @@ RULES = {
 }
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     tp, facts = plan.degrees.tp, plan.facts.transformer
     legal = [t for t in divisors(facts.heads) if facts.key_heads % t == 0 and facts.ffn % t == 0]
     for rule, size, what in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Violation
+from hybridgen.errors import RequestError
 from hybridgen.plan.degrees import Axis, Degree, divisors, not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
@@ -28,7 +28,7 @@ def legal_degrees(plan: Plan) -> list[int]:
     return [u for u in divisors(heads) if key_heads % u == 0 or u % key_heads == 0]
 
 
-def violations(plan: Plan) -> Iterator[Violation]:
+def violations(plan: Plan) -> Iterator[RequestError]:
     ulysses, tp = plan.degrees.ulysses, plan.degrees.tp
     heads, key_heads = plan.heads
     left = f"{heads} heads" if tp == 1 else f"{heads} heads that --tp {tp} leaves"

@@ -101,7 +101,7 @@ NEEDED = "layers: 40\nheads: 40\nhead_dim: 128\nffn: 13824\n"
         ("layers: 1e12\n", "layers is '1e12' and must be at most 1e+09"),
         ("dtype: fp8\n", ":1:1: dtype is 'fp8', which is not known; nearest: float32, bfloat16, float16"),
         ("dtype: float1\n", "nearest: float16"),
-        ("size: foo\n", ":1:1: size: foo is not width x height; write it as in size: 1280x720"),
+        ("size: foo\n", ":1:1: size: foo is not width x height; nearest: 1280x720"),
         ("size: " + 5000 * "9" + "x720\n", "is not width x height"),
         ("patch: [1, 2, true]\n", ":1:15: patch.2 is True and must be a whole number above 0"),
         (NEEDED + "size: 1281x720\n", ":5:1: size 1281x720 is not a multiple of 16x16 pixels for m; nearest: 1280x720"),

@@ -68,7 +68,7 @@ def test_a_named_kernel_is_that_one_or_refused_for_its_first_broken_limit(kernel
         with pytest.raises(RequestError) as refusal:
             select(kernel.name, *request)
         assert refusal.value.rule == broken[0]
-        assert refusal.value.message.startswith(f"--attention {kernel.name} ")
+        assert refusal.value.message.startswith(f"--attention {kernel.name}: ")
         for change in refusal.value.tries:  # what is offered instead is accepted
             assert not isinstance(change, str) and select(str(change["attention"]), *request)
 
@@ -76,8 +76,9 @@ def test_a_named_kernel_is_that_one_or_refused_for_its_first_broken_limit(kernel
 @pytest.mark.parametrize(
     ("request_", "rule", "says"),
     [
-        (("flashinfer", "cuda", "bfloat16", 128, True), "attention-unknown", "auto, cudnn, flash, efficient"),
-        (("sdpa", "cuda", "bfloat16", 128, True), "attention-lse", "use cudnn, flash or efficient"),
+        (("flashinfer", "cuda", "bfloat16", 128, True), "attention-unknown", "nearest: flash"),
+        (("xy", "cuda", "bfloat16", 128, True), "attention-unknown", "auto, cudnn, flash, efficient"),
+        (("sdpa", "cuda", "bfloat16", 128, True), "attention-lse", "nearest: cudnn, flash, efficient"),
         (("cpu", "cuda", "bfloat16", 128, True), "attention-device", "runs on cpu, not cuda"),
         (("auto", "mps", "float32", 64, True), "attention-device", "runs on cpu or cuda, not mps"),
         (("auto", "mps", "float32", 64, False), "attention-device", "runs on cpu or cuda, not mps"),

@@ -100,7 +100,7 @@ def test_mesh_order_is_explained(plan: Any) -> None:
 def test_rejected_names_rule_and_neighbour(plan: Any) -> None:
     out = plan("--gpus 72 --rejected")
     assert re.search(r"cfg2 ulysses3 attn2d4x3 +ulysses-heads +cfg2 ulysses4 attn2d3x3 vae8", out)
-    assert "--ulysses 3 does not divide the 40 heads" in out
+    assert "--ulysses 3: does not divide the 40 heads" in out
     out = plan("--gpus 8 --hardware rtx4090 --rejected")
     assert re.search(r"cfg2 ulysses4 vae8 +memory +tp4 ulysses2 vae8", out)
 

@@ -28,7 +28,7 @@ FAULTS = [
     ("measured: 7.04\n", "1:1: recipe-value: measured is 7.04 and must be a list of entries"),
     (RESULT + "planned\n    software: {torch: 2.9}\n", "recipe-value: measured.0.software must hold names and text"),
     ("model: dmo\n", "1:1: unknown-model: --model dmo"),
-    ("model: demo\nparallel: {ulysses: 3}\n", "2:12: ulysses-heads: --ulysses 3 does not divide"),
+    ("model: demo\nparallel: {ulysses: 3}\n", "2:12: ulysses-heads: --ulysses 3: does not divide"),
     ("model: demo\nhardware: {gpus: 3}\n", "2:12: recipe-hardware: hardware.gpus is 3, and the degrees make 1"),
     ("checkpoint: {revision: main}\n", "1:14: recipe-revision: main is no commit"),
     ("notes: see /home/ann/clip.mp4\n", "1:1: recipe-private: notes carries an absolute path: /home/ann/clip.mp4"),
@@ -49,7 +49,7 @@ FAULTS = [
     (RESULT + "planned\n    denoise_s: 3\n    date: 30.11.2026\n", "date is 30.11.2026 and must be YYYY-MM-DD"),
     (RESULT + "planned\n    denoise_s: 3\n    request: {frames: 0}\n", "4:15: recipe-measured: request.frames is 0"),
     (RESULT + "planned\n    denoise_s: 3\n    request: {guidance: .nan}\n", "request.guidance is nan and must be a"),
-    (RESULT + "planned\n    denoise_s: 3\n    request: {size: big}\n", "write it as in request.size: 1280x720"),
+    (RESULT + "planned\n    denoise_s: 3\n    request: {size: big}\n", "request.size is big and is not width x height"),
     (RESULT + "planned\n    denoise_s: 3\n    software: {a: '1', a: '2'}\n", "software.a is given twice"),
     ("1: 2\n", "1:1: recipe-key: unknown key 1; known: schema"),
     (

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hybridgen.errors import Change, RequestError, Violation
+from hybridgen.errors import Change, RequestError
 from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
@@ -95,7 +95,7 @@ def _no_plan(ask: Ask) -> RequestError:
     given = _given(ask)
     for violation in registry.violations(replace(ask.template, degrees=given)):
         if violation.rule != "vae-width" or given.world == ask.gpus:
-            return _with_others(ask, violation.message.partition("; nearest: ")[0], violation.rule, violation.why)
+            return _with_others(ask, violation.complaint, violation.rule)
     if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
         return _with_other_vae(ask, too_wide)
     return _with_others(
@@ -147,18 +147,16 @@ def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
     return {**changes, "usp": None}
 
 
-def _with_other_vae(ask: Ask, broken: Violation) -> RequestError:
+def _with_other_vae(ask: Ask, broken: RequestError) -> RequestError:
     """The error with the legal widths of the VAE next to the given one, as far as they keep the limits."""
-    complaint = broken.message.partition("; nearest: ")[0]
-    widths = [int(change["vae"] or 1) for change in broken.nearest]
+    widths = [width for width in broken.nearest if isinstance(width, int)]
     near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, "vae": width})).candidates]
     if not near:
-        return _with_others(ask, complaint, broken.rule, broken.why)
-    message = f"{complaint}; nearest: {', '.join(map(str, sorted(near)))}"
-    return RequestError.told(broken.rule, message, broken.why, [{"vae": str(near[0])}])
+        return _with_others(ask, broken.complaint, broken.rule)
+    return broken.changed(nearest=near, tries=None)
 
 
-def _without_vae(ask: Ask) -> Violation | None:
+def _without_vae(ask: Ask) -> RequestError | None:
     """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
     for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
