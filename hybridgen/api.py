@@ -157,7 +157,9 @@ def generate(
     auto: whether the planner chooses every degree that is not given.
     hardware: name or file of the machine that the planner plans for, by default this machine.
     engine: what runs the plan: hybridgen itself, or xDiT's runner.
-    latents, report, preview: files for the final latents, for the report as JSON and for a contact sheet.
+    latents: file for the final latents (.safetensors).
+    report: file for the report (.json).
+    preview: file for a contact sheet (.png).
     overwrite: whether files that exist may be replaced.
     quiet: whether progress is not shown on stderr.
     fields: the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20,
@@ -208,7 +210,9 @@ def plan(
 ) -> Recommendation:
     """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `best` of it is the recommended one.
 
-    gpus: how many there are; without it `nodes` and `gpus_per_node`, or the degrees, say so.
+    gpus: how many there are; without it hosts, or the degrees, say so.
+    nodes: number of hosts.
+    gpus_per_node: GPUs of a host.
     recipe: recipe file, or the name of one that comes with the package.
     settings: changes of the recipe's keys, as in "request.steps=20".
     hardware: a machine by name, or a YAML file of one; gb200-nvl72 by default.
