@@ -1,37 +1,26 @@
-"""Which class takes a checkpoint's pipeline apart."""
+"""The families of models, as one literal table. No torch."""
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-
-from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.cosmos.family import COSMOS
+from hybridgen.models.cosmos3.family import COSMOS3
+from hybridgen.models.wan.family import WAN
 from hybridgen.plan.facts import ModelFacts
 
-DENOISERS = {
-    "WanPipeline": "wan.denoiser:Wan",
-    "Cosmos3OmniPipeline": "cosmos3.denoiser:Cosmos3",
-    "WanImageToVideoPipeline": "wan.image:WanImage",
-    "Cosmos2TextToImagePipeline": "cosmos.predict:TextToImage",
-    "Cosmos2VideoToWorldPipeline": "cosmos.predict:VideoToWorld",
-    "Cosmos2_5_PredictBasePipeline": "cosmos.predict:Predict25",
-}
-"""By diffusers' pipeline class: module and class in hybridgen.models."""
-TOKEN_TIME = dict.fromkeys(("WanPipeline", "WanImageToVideoPipeline"), "wan.image:WanTokenTime")
-"""The same where every token has a timestep of its own, and a class of its own takes care of that."""
+FAMILIES = (
+    WAN,
+    COSMOS,
+    COSMOS3,
+)
+BY_PIPELINE = {pipeline: family for family in FAMILIES for pipeline in family.pipelines}
+"""By diffusers' pipeline class."""
+MODELS = tuple(model for family in FAMILIES for model in family.known)
+"""Every model known by name."""
+KINDS = {kind.name: kind for family in FAMILIES for kind in family.tiny}
+"""Every tiny checkpoint, by its name."""
 
 
-def denoiser(facts: ModelFacts) -> type[Denoiser]:
-    """The class of a model. Imports torch and diffusers."""
-    special = TOKEN_TIME.get(facts.pipeline) if facts.transformer.token_time else None
-    module, _, name = (special or DENOISERS[facts.pipeline]).partition(":")
-    found: type[Denoiser] = getattr(import_module(f"hybridgen.models.{module}"), name)
-    return found
-
-
-def negative_prompt_of(facts: ModelFacts) -> str:
-    """The negative prompt that diffusers' pipeline takes where none is given. Imports torch and diffusers."""
-    import diffusers
-
-    found: str = sys.modules[getattr(diffusers, facts.pipeline).__module__].DEFAULT_NEGATIVE_PROMPT
-    return found
+def relatives(facts: ModelFacts) -> tuple[ModelFacts, ...]:
+    """The models known by name of the same family; none for a model that is planned for only."""
+    family = BY_PIPELINE.get(facts.pipeline)
+    return family.known if family else ()

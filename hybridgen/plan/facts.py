@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from hybridgen.plan.autoencoder import VaeFacts
+
+
+class Sizes(NamedTuple):
+    """Numbers of one token on a rank; tp divides a, k and f."""
+
+    d: int
+    """Of the hidden state."""
+    a: int
+    """Of this rank's heads: of Q, and of attention's output."""
+    k: int
+    """Of its K/V heads: of K, and of V."""
+    f: int
+    """Of its part of the feed-forward layer."""
+    sides: int
+    """How many of these stand around its activation: three where it is gated."""
+    wide: int
+    """Size of fp32 in units of the plan's dtype."""
 
 
 @dataclass(frozen=True)
-class TransformerFacts:
-    """One denoising transformer. Sizes in channels, tokens or layers."""
+class TransformerFacts(ABC):
+    """One denoising transformer. Sizes in channels, tokens or layers.
+
+    Each family has a subclass, which knows how its blocks are built: how many parameters they have, and how much they
+    hold at once.
+    """
 
     layers: int
     heads: int
@@ -33,7 +57,7 @@ class TransformerFacts:
     cross_attention: bool = True
     text_width: int = 0
     """Channels of the text that blocks read; 0 means as many as the hidden state has."""
-    text_stream: str = ""
+    text_stream: Literal["", "joint", "own"] = ""
     """How text takes part in self-attention: "" not at all, "joint" as tokens that run through every block in every
     step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
     Cosmos3)."""
@@ -83,21 +107,39 @@ class TransformerFacts:
         return 2 * d * queries + 2 * d * keys + cross + (3 if self.gated else 2) * d * self.ffn
 
     @property
-    def block_params(self) -> int:
-        """Parameters of one block (the blocks of diffusers' transformers are checked against it in tests).
+    def norm_params(self) -> int:
+        """Parameters of the norms of queries and keys in one block."""
+        queries, keys = self.heads * self.head_dim, self.key_heads * self.head_dim
+        return (2 if self.cross_attention else 1) * (2 * self.head_dim if self.head_norm else queries + keys)
 
-        With weights of its own the text has a second set of all.
-        """
+    @property
+    def unmodulated_params(self) -> int:
+        """Parameters of one block without those that modulate its norms by the time."""
         d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
         attentions = 2 if self.cross_attention else 1
-        norms = attentions * (2 * self.head_dim if self.head_norm else queries + keys)
-        if self.text_stream == "own":
-            return 2 * (self.matrix_params + norms + 2 * d)
         biases = (attentions * (queries + 2 * keys + d) + self.ffn + d) if self.biases else 0
-        modulation = 3 * (self.adaln * d + self.adaln * 3 * d) if self.adaln else 6 * d + 2 * d
         text = 2 * (self.text_width or d) * keys if self.cross_attention else 0
         image = 2 * d * keys + 2 * keys + keys if self.image_dim else 0
-        return self.matrix_params + norms + biases + modulation + text + image
+        return self.matrix_params + self.norm_params + biases + text + image
+
+    @property
+    @abstractmethod
+    def block_params(self) -> int:
+        """Parameters of one block."""
+
+    @property
+    @abstractmethod
+    def outer_params(self) -> int:
+        """Parameters outside of the blocks."""
+
+    @abstractmethod
+    def most_held(self, s: Sizes) -> tuple[int, int]:
+        """Numbers a token in a block at its fullest, and those among them that say what time each token has.
+
+        Counted for eager execution. A caller keeps the hidden state that it gave to a block until the block is done,
+        and a block what it has a name for: its last norm, what attention gave. In a model of 16 bits some steps make
+        copies in fp32; in one of fp32 they make none.
+        """
 
     @property
     def params(self) -> int:
@@ -105,44 +147,6 @@ class TransformerFacts:
         if self.given_params:
             return self.given_params
         return self.outer_params + self.layers * self.block_params
-
-    @property
-    def outer_params(self) -> int:
-        """Parameters outside of the blocks, as diffusers' three families have them."""
-        d, image = self.hidden, self.image_dim
-        embed, head = self.patch_channels * d, d * self.prediction_channels
-        if self.text_stream == "own":
-            time = (self.freq_dim + 1) * d + (d + 1) * d
-            return embed + d + head + self.prediction_channels + time + 2 * self.vocabulary * d + 2 * d
-        if self.adaln:
-            text = (self.text_dim + 1) * self.text_width if self.text_dim != self.text_width else 0
-            return embed + head + 4 * d * d + d + 3 * self.adaln * d + text
-        time = (self.freq_dim + 1) * d + (d + 1) * d + (d + 1) * 6 * d
-        text = (self.text_dim + 1) * d + (d + 1) * d
-        picture = (2 + image + 1 + self.image_positions) * image + (image + 1) * d + 2 * d if image else 0
-        return embed + d + head + self.prediction_channels + 2 * d + time + text + picture
-
-
-@dataclass(frozen=True)
-class VaeFacts:
-    """The video autoencoder. Strides in pixels or frames per latent cell."""
-
-    base_dim: int = 96
-    """Channels of the decoder's finest level."""
-    encoder_base_dim: int = 0
-    """The same of the encoder; 0 means as the decoder's."""
-    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
-    res_blocks: int = 2
-    latent_channels: int = 16
-    stride_space: int = 8
-    stride_time: int = 4
-    params: int = 127_000_000
-    time_upsample: tuple[bool, ...] = (True, True, False)
-    """Which of the decoder's upsamplers doubles the frames as well."""
-    residual: bool = False
-    """Wan 2.2's residual layout (another decoder graph than Wan 2.1's)."""
-    patch: int = 1
-    """Pixels per side that the outermost layer folds into channels."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +176,9 @@ class ModelFacts:
     source: str
     """Hub id or local folder that from_pretrained reads."""
     transformer: TransformerFacts
+    vae: VaeFacts
     revision: str | None = None
     """Commit on the hub; None: the newest, or what is on this machine."""
-    vae: VaeFacts = field(default_factory=VaeFacts)
     experts: int = 1
     boundary: float | None = None
     """Noise level at which the second expert takes over (share of the training timesteps)."""
@@ -202,8 +206,6 @@ class ModelFacts:
     """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
     native_flow: bool = False
     """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
-    negative_of_pipeline: bool = False
-    """Where no negative prompt is given, diffusers' pipeline has one of its own."""
     guarded: bool = False
     """Its licence asks for a guardrail: a checker of prompts and frames (models/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)

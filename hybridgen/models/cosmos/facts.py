@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
-from hybridgen.plan.facts import RequestDefaults, TransformerFacts
+from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: dict[str, Config] = {
     "Cosmos2TextToImagePipeline": {
@@ -26,7 +28,7 @@ TRAITS: dict[str, Config] = {
     },
 }
 """By diffusers' pipeline class, what it can do and its defaults, as fields of ModelFacts."""
-TRAITS = {name: {**traits, "negative_of_pipeline": True, "guarded": True} for name, traits in TRAITS.items()}
+TRAITS = {name: {**traits, "guarded": True} for name, traits in TRAITS.items()}
 
 NOT_RUN = {
     **dict.fromkeys(
@@ -40,8 +42,39 @@ NOT_RUN = {
 """Pipelines of the family that are refused, with the reason."""
 
 
-def transformer(folder: Folder, index: Config) -> TransformerFacts:
-    """CosmosTransformer3DModel. Raises RequestError (unsupported-pipeline) for parts that no Predict model has."""
+@dataclass(frozen=True)
+class CosmosTransformer(TransformerFacts):
+    """CosmosTransformer3DModel: two layers that modulate each norm by the time (AdaLN-LoRA)."""
+
+    @property
+    def block_params(self) -> int:
+        return self.unmodulated_params + 3 * (self.adaln * self.hidden + self.adaln * 3 * self.hidden)
+
+    @property
+    def outer_params(self) -> int:
+        d = self.hidden
+        embed, head = self.patch_channels * d, d * self.prediction_channels
+        text = (self.text_dim + 1) * self.text_width if self.text_dim != self.text_width else 0
+        return embed + head + 4 * d * d + d + 3 * self.adaln * d + text
+
+    def most_held(self, s: Sizes) -> tuple[int, int]:
+        # The embedding of the time and its three modulations; the last norm's three, of which the gate is kept.
+        time = 7 * s.d * self.token_time
+        # Hidden state and norm; Q, K, V and the norm of the one that is rotated; four halves of the rotated in fp32.
+        rope = 2 * s.d + (4 + 2 * s.wide) * s.a
+        # The given hidden state, the one with attention's output, that output, the norm; both sides of the activation.
+        feed_forward = 4 * s.d + 2 * s.f
+        # The same four, where the norm is that of the attention before; the next one, scaled, and shifted; its
+        # modulations.
+        norm = 7 * s.d + 3 * s.d * self.token_time
+        return time + max(rope, feed_forward, norm), time
+
+
+def transformer(folder: Folder, index: Config) -> CosmosTransformer:
+    """The transformer of a checkpoint folder.
+
+    Raises RequestError (unsupported-pipeline) for parts that no Predict model has.
+    """
     config = folder.json("transformer/config.json")
     for part in ("extra_pos_embed_type", "img_context_dim_in", "controlnet_block_every_n"):
         if config.get(part):
@@ -52,7 +85,7 @@ def transformer(folder: Folder, index: Config) -> TransformerFacts:
     hidden = config["num_attention_heads"] * config["attention_head_dim"]
     patch_t, patch_h, patch_w = config["patch_size"]
     text = config["crossattn_proj_in_channels"] if config.get("use_crossattn_projection") else config["text_embed_dim"]
-    return TransformerFacts(
+    return CosmosTransformer(
         layers=config["num_layers"],
         heads=config["num_attention_heads"],
         head_dim=config["attention_head_dim"],

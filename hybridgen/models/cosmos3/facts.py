@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hybridgen.models.files import Config, Folder
-from hybridgen.plan.facts import RequestDefaults, TransformerFacts
+from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: Config = {
     "image": "may",
@@ -19,11 +21,38 @@ A video's text is a chat of so many tokens with a short prompt; it differs from 
 """
 
 
-def transformer(folder: Folder, index: Config) -> TransformerFacts:
-    """Cosmos3OmniTransformer."""
+@dataclass(frozen=True)
+class Cosmos3Transformer(TransformerFacts):
+    """Cosmos3OmniTransformer: text and video have weights of their own in every block, and nothing modulates a norm."""
+
+    @property
+    def block_params(self) -> int:
+        return 2 * (self.matrix_params + self.norm_params + 2 * self.hidden)
+
+    @property
+    def outer_params(self) -> int:
+        d = self.hidden
+        embed, head = self.patch_channels * d + d, d * self.prediction_channels + self.prediction_channels
+        time = (self.freq_dim + 1) * d + (d + 1) * d
+        return embed + head + time + 2 * self.vocabulary * d + 2 * d
+
+    def most_held(self, s: Sizes) -> tuple[int, int]:
+        """Of the video's stream. The time is in the tokens."""
+        # Hidden state and norm; Q, K and V; of the Q that is rotated the norm, its turned halves, a product of each.
+        rope = 2 * s.d + s.a + 2 * s.k + 4 * s.a
+        # The given hidden state, the one with attention's output, the norm; gate, up and their product, or product
+        # and sum.
+        feed_forward = 3 * s.d + max(s.sides * s.f, s.f + s.d)
+        # The two hidden states; two copies in fp32.
+        norm = 2 * s.d + 2 * s.wide * s.d
+        return max(rope, feed_forward, norm), 0
+
+
+def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
+    """The transformer of a checkpoint folder."""
     config = folder.json("transformer/config.json")
     patch, channels = config["latent_patch_size"], config["latent_channel"]
-    return TransformerFacts(
+    return Cosmos3Transformer(
         layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"],
         kv_heads=config["num_key_value_heads"],

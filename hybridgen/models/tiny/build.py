@@ -9,15 +9,9 @@ from typing import Any
 
 import diffusers
 
+from hybridgen.models.registry import KINDS
 from hybridgen.models.tiny import parts
-from hybridgen.models.tiny.kinds import KINDS, Kind
-
-OPTIONAL = {
-    "WanPipeline": ("transformer_2",),
-    "WanImageToVideoPipeline": ("image_encoder", "image_processor", "transformer_2"),
-    "Cosmos3OmniPipeline": ("safety_checker", "sound_tokenizer"),
-}
-"""Components that model_index.json names as absent, where they are."""
+from hybridgen.models.tiny.kinds import Kind
 
 
 def build(name: str, folder: Path, **changes: Any) -> Path:
@@ -30,7 +24,7 @@ def build(name: str, folder: Path, **changes: Any) -> Path:
     made = components(kind, changes)
     for part, component in made.items():
         component.save_pretrained(folder / part)
-    absent = {part: [None, None] for part in OPTIONAL.get(kind.pipeline, ())}
+    absent = {part: [None, None] for part in kind.optional}
     index = {**absent, **kind.index, **{part: _origin(component) for part, component in made.items()}}
     first = {"_class_name": kind.pipeline, "_diffusers_version": diffusers.__version__}
     text = json.dumps(first | dict(sorted(index.items())), indent=2)
@@ -55,7 +49,7 @@ def components(kind: Kind, changes: dict[str, Any]) -> dict[str, Any]:
         made[part] = parts.from_config(config, seed)
     if kind.image_encoder:
         made |= {"image_encoder": parts.image_encoder(), "image_processor": parts.image_processor()}
-    return made | {"vae": parts.vae(kind.residual_vae), "scheduler": parts.from_config(kind.scheduler)}
+    return made | {"vae": parts.autoencoder(kind.vae), "scheduler": parts.from_config(kind.scheduler)}
 
 
 def _origin(component: Any) -> list[str]:

@@ -61,6 +61,7 @@ def _cache() -> Path:
 def _version() -> str:
     """Changes with everything that decides about the bytes: this code and the libraries that write."""
     digest = hashlib.sha256(" ".join(version(library) for library in MAKERS).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), *here.parent.glob("*/tiny.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -40,7 +40,6 @@ CHAT = (
     "{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-LATENT_CHANNELS, RESIDUAL_LATENT_CHANNELS = 16, 48
 PICTURE, PICTURE_PATCH = 32, 8
 PIXEL_SCALE = 0.7
 """Factor on the decoder's last convolution that keeps most pixels within [-1, 1]."""
@@ -128,22 +127,9 @@ def image_processor() -> Any:
     return CLIPImageProcessor(size={"shortest_edge": PICTURE}, crop_size={"height": PICTURE, "width": PICTURE})
 
 
-def vae(residual: bool) -> Any:
-    """AutoencoderKLWan of Wan 2.1's layout, or of Wan 2.2's residual one."""
-    channels = RESIDUAL_LATENT_CHANNELS if residual else LATENT_CHANNELS
-    layout: Config = {}
-    if residual:
-        layout = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12}
-        layout |= {"scale_factor_spatial": 16, "scale_factor_temporal": 4, "decoder_base_dim": 4}
-    model = diffusers.AutoencoderKLWan(
-        base_dim=4,
-        z_dim=channels,
-        num_res_blocks=1,
-        latents_mean=[round(index / channels - 0.5, 4) for index in range(channels)],
-        latents_std=[round(index / channels + 0.5, 4) for index in range(channels)],
-        **layout,
-    )
-    unit_scale(model, seed=3)
+def autoencoder(config: Config) -> Any:
+    """The autoencoder of a configuration."""
+    model = from_config(config, seed=3)
     with torch.no_grad():
         model.decoder.conv_out.weight.mul_(PIXEL_SCALE)
     return model

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hybridgen.models.files import Config, Folder
-from hybridgen.plan.facts import RequestDefaults, TransformerFacts
+from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 
-def transformer(folder: Folder, index: Config) -> TransformerFacts:
-    """WanTransformer3DModel."""
+@dataclass(frozen=True)
+class WanTransformer(TransformerFacts):
+    """WanTransformer3DModel: a table of modulations, cross-attention to the text, and to a picture where it is read."""
+
+    @property
+    def block_params(self) -> int:
+        return self.unmodulated_params + 6 * self.hidden + 2 * self.hidden  # the table; the norm before the text
+
+    @property
+    def outer_params(self) -> int:
+        d, image = self.hidden, self.image_dim
+        embed, head = self.patch_channels * d + d, d * self.prediction_channels + self.prediction_channels + 2 * d
+        time = (self.freq_dim + 1) * d + (d + 1) * d + (d + 1) * 6 * d
+        text = (self.text_dim + 1) * d + (d + 1) * d
+        picture = (2 + image + 1 + self.image_positions) * image + (image + 1) * d + 2 * d if image else 0
+        return embed + head + time + text + picture
+
+    def most_held(self, s: Sizes) -> tuple[int, int]:
+        copies = s.wide if s.wide > 1 else 0
+        # The embedding of the time and six modulations; the block's own six, in fp32.
+        time = (7 + 6 * s.wide) * s.d * self.token_time
+        # While these are made: the hidden state, and the modulations in fp32.
+        start = s.d + time + 6 * copies * s.d if self.token_time else 0
+        # Hidden state and norm; Q, K, V and the one that is rotated; two products and their sum, each of half the
+        # channels.
+        rope = 2 * s.d + 4 * s.a + 3 * s.wide * s.a // 2
+        # The given hidden state, the one with attention's output, that output, the norm; both sides of the activation.
+        feed_forward = 4 * s.d + 2 * s.f
+        # The same four and the layer's output; hidden state, gated output and sum in fp32, of which fp32 has the first.
+        gate = 5 * s.d + (3 * copies if copies else 2) * s.d
+        return max(start, time + max(rope, feed_forward, gate)), time
+
+
+def transformer(folder: Folder, index: Config) -> WanTransformer:
+    """The transformer of a checkpoint folder."""
     config = folder.json("transformer/config.json")
     patch_t, patch_h, patch_w = config["patch_size"]
-    return TransformerFacts(
+    return WanTransformer(
         layers=config["num_layers"],
         heads=config["num_attention_heads"],
         head_dim=config["attention_head_dim"],

@@ -1,0 +1,49 @@
+"""What hybridgen must know of a family of models; each has a folder, and a line in registry.py. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.tiny.kinds import Kind
+from hybridgen.plan.autoencoder import VaeFacts
+from hybridgen.plan.facts import ModelFacts, TransformerFacts
+
+if TYPE_CHECKING:
+    from hybridgen.models.autoencoder import Autoencoder
+    from hybridgen.models.denoiser import Denoiser
+
+
+def no_negative_prompt(facts: ModelFacts) -> str:
+    """The default of a model that has none of its own."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family. Functions that need torch import it when they are called."""
+
+    pipelines: tuple[str, ...]
+    """diffusers' pipeline classes whose checkpoints are run."""
+    transformer: Callable[[Folder, Config], TransformerFacts]
+    """Reads a checkpoint folder's transformer; the second argument is the content of model_index.json."""
+    vae: Callable[[Folder], VaeFacts]
+    """Reads its autoencoder."""
+    model: Callable[[Folder, Config], Config]
+    """Reads further fields of ModelFacts, its defaults among them."""
+    denoiser: Callable[[ModelFacts], type[Denoiser]]
+    """The class that is one rank's model. Imports torch."""
+    autoencoder: Callable[[ModelFacts], type[Autoencoder]]
+    """The class that is one rank's autoencoder. Imports torch."""
+    components: tuple[str, ...]
+    """Subfolders of a checkpoint that are read, and so downloaded."""
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    """Pipeline classes of the family whose checkpoints are refused, and why."""
+    negative_prompt: Callable[[ModelFacts], str] = no_negative_prompt
+    """The negative prompt where none is given. May import torch."""
+    known: tuple[ModelFacts, ...] = ()
+    """Models known by name."""
+    tiny: tuple[Kind, ...] = ()
+    """Tiny random checkpoints, for `--model tiny:NAME`."""

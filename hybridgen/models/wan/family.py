@@ -1,0 +1,42 @@
+"""Wan 2.1 and 2.2, from text, from pictures, or both. No torch until a class is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hybridgen.models.family import Family
+from hybridgen.models.wan import facts, tiny, vae_facts
+from hybridgen.models.wan.known import MODELS
+from hybridgen.plan.facts import ModelFacts
+
+if TYPE_CHECKING:
+    from hybridgen.models.autoencoder import Autoencoder
+    from hybridgen.models.denoiser import Denoiser
+
+
+def denoiser(facts: ModelFacts) -> type[Denoiser]:
+    from hybridgen.models.wan.denoiser import Wan
+    from hybridgen.models.wan.image import WanImage, WanTokenTime
+
+    if facts.transformer.token_time:
+        return WanTokenTime
+    return WanImage if facts.pipeline == "WanImageToVideoPipeline" else Wan
+
+
+def autoencoder(facts: ModelFacts) -> type[Autoencoder]:
+    from hybridgen.models.wan.vae import WanAutoencoder
+
+    return WanAutoencoder
+
+
+WAN = Family(
+    pipelines=("WanPipeline", "WanImageToVideoPipeline"),
+    transformer=facts.transformer,
+    vae=vae_facts.read,
+    model=facts.model,
+    denoiser=denoiser,
+    autoencoder=autoencoder,
+    components=("transformer", "transformer_2", "tokenizer", "text_encoder", "image_encoder", "image_processor", "vae"),
+    known=MODELS,
+    tiny=tiny.KINDS,
+)
