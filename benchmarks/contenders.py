@@ -18,6 +18,8 @@ from hybridgen.engine.worker import apply_strategies
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
+from hybridgen.models.wan.facts import WanTransformer
+from hybridgen.models.wan.vae_facts import VAE_21
 from hybridgen.plan.facts import ModelFacts, TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.strategies.registry import Degrees
@@ -46,8 +48,8 @@ class Size:
     @property
     def facts(self) -> ModelFacts:
         hidden = self.heads * self.head_dim
-        transformer = TransformerFacts(self.layers, self.heads, self.head_dim, ffn=11 * hidden // 4, text_dim=64)
-        return ModelFacts("random weights", "wan", "none", transformer, text_tokens=64)
+        transformer = WanTransformer(self.layers, self.heads, self.head_dim, ffn=11 * hidden // 4, text_dim=64)
+        return ModelFacts("random weights", "wan", "none", transformer, VAE_21, text_tokens=64)
 
     def plan(self, degrees: Degrees) -> Plan:
         """To denoise."""

@@ -23,13 +23,13 @@ from hybridgen.distributed.mesh import build_mesh
 from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.engine.rank import quiet_libraries
-from hybridgen.plan.facts import VaeFacts
+from hybridgen.models.wan.vae_facts import WanVae
 from hybridgen.strategies.registry import Degrees
 from tests.support.tiny_vae import RESIDUAL, TINY, relative_error
 
 ULYSSES = Degrees(ulysses=2)
 VAE = Degrees(ulysses=2, vae=2)
-SHAPES: dict[str, tuple[VaeFacts, int, int]] = {
+SHAPES: dict[str, tuple[WanVae, int, int]] = {
     "Wan 2.1, 8x6": (TINY, 8, 6),
     "Wan 2.1, 7x5: uneven strips": (TINY, 7, 5),
     "Wan 2.1, 1x8: one row": (TINY, 1, 8),

@@ -46,10 +46,10 @@ from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.engine.video import Frames
 from hybridgen.engine.worker import load
 from hybridgen.models import catalogue
+from hybridgen.models.autoencoder import Autoencoder, to_uint8
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.load import load_vae
+from hybridgen.models.load import load_autoencoder
 from hybridgen.models.wan.denoiser import WanEncoder
-from hybridgen.models.wan.vae import decode_stream, to_uint8, unnormalise
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.judge import BRIGHT, MIN_AREA, expected, judge, largest_blobs, overlaps
@@ -114,12 +114,12 @@ def shared(work: Callable[[Any], T], items: list[Any]) -> list[T]:
 
 
 @cache
-def vae() -> Any:
-    return load_vae(catalogue.DEMO_FOLDER, torch.device("cpu"))
+def vae() -> Autoencoder:
+    return load_autoencoder(catalogue.find("demo"), catalogue.DEMO_FOLDER, torch.device("cpu"))
 
 
 def decoded(latents: Tensor) -> Frames:
-    return torch.cat([to_uint8(p) for p in decode_stream(vae(), unnormalise(vae(), latents))]).numpy()
+    return torch.cat([to_uint8(p) for p in vae().decode(vae().unnormalise(latents))]).numpy()
 
 
 def outline(frames: NDArray[np.floating], shape: str) -> float:

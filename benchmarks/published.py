@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridgen.models import catalogue
-from hybridgen.plan.facts import ModelFacts, TransformerFacts
+from hybridgen.models.wan.facts import WanTransformer
+from hybridgen.models.wan.vae_facts import VAE_21
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner import facts_file
 from hybridgen.strategies.registry import Degrees
@@ -23,9 +25,10 @@ COGVIDEOX = ModelFacts(
     name="cogvideox-5b",
     pipeline="",
     source="THUDM/CogVideoX-5b",
-    transformer=TransformerFacts(
+    transformer=WanTransformer(
         layers=42, heads=48, head_dim=64, ffn=12288, text_dim=4096, cross_attention=False, text_stream="joint"
     ),
+    vae=VAE_21,
     text_tokens=226,
     origin="configuration file of the checkpoint on the model hub",
 )

@@ -13,8 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks.contenders import stock, transformer, vae
 from benchmarks.turns import Contender
 from hybridgen.distributed.mesh import Mesh, build_mesh
-from hybridgen.models.wan.vae import to_uint8, unnormalise
-from hybridgen.plan.facts import VaeFacts
+from hybridgen.models.autoencoder import to_uint8
+from hybridgen.models.wan.vae import WanAutoencoder
+from hybridgen.models.wan.vae_facts import WanVae
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.registry import Degrees
 from tests.support.tiny_vae import build_vae, decode_strips, noise, plan_for, relative_error
@@ -51,7 +52,7 @@ def distvae_decoder(plan: Plan) -> Contender:
     parallelize_decoder(model, None)
 
     def run() -> Tensor:
-        pixels = model.decode(unnormalise(model, latents)).sample
+        pixels = model.decode(WanAutoencoder(model).unnormalise(latents)).sample
         return torch.empty(0) if dist.get_rank() else to_uint8(pixels)
 
     return lambda: run
@@ -64,7 +65,7 @@ def decoding_errors(model: Any, rival: Any, mesh: Mesh, plan: Plan) -> Errors:
     """
     from distvae.vae import parallelize_decoder
 
-    latents = unnormalise(model, noise(plan))
+    latents = WanAutoencoder(model).unnormalise(noise(plan))
     whole = model.decode(latents).sample
     ours = relative_error(decode_strips(model, mesh, plan, latents), whole)
     parallelize_decoder(rival, None)
@@ -75,7 +76,7 @@ def decoding_errors(model: Any, rival: Any, mesh: Mesh, plan: Plan) -> Errors:
     return ours, theirs
 
 
-def tiny_errors(rank: int, facts: VaeFacts, rows: int, columns: int) -> Errors:
+def tiny_errors(rank: int, facts: WanVae, rows: int, columns: int) -> Errors:
     """The same for a tiny VAE of these facts and two latent frames of this size."""
     plan = plan_for(facts, rows, columns, 2, Degrees(ulysses=2, vae=2))
     return decoding_errors(build_vae(facts), build_vae(facts), build_mesh(plan.layout, rank, "cpu"), plan)

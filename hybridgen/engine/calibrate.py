@@ -29,8 +29,9 @@ from hybridgen.engine.job import Job
 from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.wan.denoiser import Wan
+from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.models.wan.random import transformer
-from hybridgen.plan.facts import ModelFacts, TransformerFacts
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel, select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.price import compute
@@ -42,7 +43,7 @@ SIDE = 256
 """Pixels per side of the clip that is timed."""
 SMALL, LARGE = 64 << 10, 8 << 20
 """Bytes that a rank sends in the two sizes of an exchange."""
-TINY = TransformerFacts(layers=1, heads=2, head_dim=16, ffn=64, text_dim=16)
+TINY = WanTransformer(layers=1, heads=2, head_dim=16, ffn=64, text_dim=16)
 """So small that starting its kernels is all that takes time."""
 
 

@@ -13,6 +13,7 @@ from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_outputs, default_name, endings
 from hybridgen.errors import RequestError
 from hybridgen.models.cosmos import guardrail
+from hybridgen.models.registry import family_of
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe, Request
@@ -81,11 +82,7 @@ def negative_prompt(request: Request, plan: Plan) -> str:
     """The request's negative prompt, or the model's own where nothing is said; "" is said."""
     if request.negative_prompt is not None:
         return request.negative_prompt
-    if plan.facts.negative_of_pipeline:
-        from hybridgen.models.registry import negative_prompt_of
-
-        return negative_prompt_of(plan.facts)
-    return plan.facts.defaults.negative_prompt
+    return family_of(plan.facts).negative_prompt(plan.facts)
 
 
 def _threads(plan: Plan) -> int:

@@ -18,8 +18,8 @@ from hybridgen.engine.report import Report
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.load import empty_experts, fill, load_scheduler, load_vae, local_folder
-from hybridgen.models.registry import denoiser
+from hybridgen.models.load import empty_experts, fill, load_autoencoder, load_scheduler, local_folder
+from hybridgen.models.registry import family_of
 from hybridgen.strategies import registry
 
 
@@ -81,7 +81,7 @@ def encode(rank: Rank) -> Inputs:
     """Encode words and pictures; the encoders are gone afterwards."""
     plan, job = rank.job.plan, rank.job
     with rank.stage("load text encoder", "load", mapped=True):
-        encoder = denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
+        encoder = family_of(plan.facts).denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
         inputs = encoder.encode(job.prompt, job.negative_prompt, job.inputs.images)
         encoder.free()
@@ -96,12 +96,12 @@ def load(rank: Rank) -> Denoiser:
     job, plan = rank.job, rank.job.plan
     folder = local_folder(plan.facts)
     shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
-    kind = denoiser(plan.facts)
+    kind = family_of(plan.facts).denoiser(plan.facts)
     model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
     apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
     fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
     if rank.mesh.is_on("vae"):
-        model.vae = load_vae(folder, rank.device)
+        model.vae = load_autoencoder(plan.facts, folder, rank.device)
     return model
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.models.checkpoint import from_folder
-from hybridgen.models.known import MODELS
+from hybridgen.models.registry import KINDS, MODELS
 from hybridgen.models.tiny import cache
-from hybridgen.models.tiny.kinds import KINDS
 from hybridgen.plan.facts import ModelFacts, RequestDefaults
 
 DEMO_FOLDER = Path(__file__).parent / "demo" / "checkpoint"
@@ -38,11 +36,8 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     the network: an unknown hub id is looked for in the local hub cache only.
     """
     if revision is not None and (name == "demo" or name.startswith(TINY) or Path(name).is_dir()):
-        raise RequestError.told(
-            "revision",
-            f"--revision {revision} is a commit of the hub, and --model {name} is a folder here",
-            tries=[{"revision": None}],
-        )
+        problem = f"it is a commit of the hub, and --model {name} is a folder here"
+        raise RequestError("revision", "revision", revision, problem, tries=[{"revision": None}])
     if name == "demo":
         return replace(from_folder(DEMO_FOLDER), name="demo", defaults=DEMO_DEFAULTS, licence="Apache-2.0")
     if name.startswith(TINY):
@@ -54,13 +49,8 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         return from_folder(Path(name))
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
         return replace(from_folder(cached), name=name, source=name, revision=revision)
-    close = difflib.get_close_matches(name, names(), n=2)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names()[:4])}"
-    raise RequestError.told(
-        "unknown-model",
-        f"--model {name} is no known model, downloaded hub id, or folder in diffusers layout; {hint}",
-        tries=[{"model": close[0] if close else "demo"}],
-    )
+    problem = "no known model, downloaded hub id, or folder in diffusers layout"
+    raise RequestError("unknown-model", "model", name, problem, did_you_mean(name, names(), 2) or names()[:4])
 
 
 def _tiny(name: str) -> ModelFacts:
@@ -68,11 +58,9 @@ def _tiny(name: str) -> ModelFacts:
     kind = KINDS.get(name.removeprefix(TINY))
     if kind is None:
         known = [TINY + kind for kind in KINDS]
-        raise RequestError.told(
-            "unknown-model",
-            f"--model {name} is no tiny checkpoint; there are {', '.join(known)}",
-            tries=[{"model": (difflib.get_close_matches(name, known, n=1) or known)[0]}],
-        )
+        close = did_you_mean(name, known)
+        nearest = [*close, *(other for other in known if other not in close)]
+        raise RequestError("unknown-model", "model", name, "no tiny checkpoint", nearest)
     facts = from_folder(cache.checkpoint(kind.name))
     guarded = facts.guarded and facts.transformer.params > MOST_TINY
     return replace(facts, name=name, defaults=kind.defaults, guarded=guarded)

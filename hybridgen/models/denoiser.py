@@ -17,9 +17,9 @@ from torch import Tensor
 
 from hybridgen.distributed.attention import attend, attend_plain
 from hybridgen.distributed.sequence import Shard, patchify, unpatchify
+from hybridgen.models.autoencoder import Autoencoder, to_uint8
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.models.slots import Attend, Attention, Cuts, KeyValue, Partial, Relay, Remember, Step
-from hybridgen.models.wan import vae as wan_vae
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -34,7 +34,8 @@ class Denoiser(ABC):
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         self.plan, self.experts, self.scheduler, self.kernel, self.shard = plan, experts, scheduler, kernel, shard
-        self.vae: Any = None
+        self.vae: Autoencoder
+        """On the ranks that decode."""
         self.inputs = Inputs([])
         self.branches = list(range(plan.branches))
         self.layers = range(plan.facts.transformer.layers)
@@ -121,7 +122,7 @@ class Denoiser(ABC):
 
         Here the distribution's mode, so nothing is drawn.
         """
-        return wan_vae.normalise(self.vae, moments.chunk(2, dim=1)[0])
+        return self.vae.normalise(moments.chunk(2, dim=1)[0])
 
     def needed_for_inputs(self, key: str) -> bool:
         """Whether set_inputs() needs this parameter of a transformer; others are read when it is done."""
@@ -258,15 +259,15 @@ class Denoiser(ABC):
 
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
         """Latents as the transformer knows them -> as the autoencoder does."""
-        return wan_vae.unnormalise(self.vae, latents_BCTHW)
+        return self.vae.unnormalise(latents_BCTHW)
 
     def encode_alone(self, pixels_BCTHW: Tensor | None) -> Tensor | None:
         """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]."""
         assert pixels_BCTHW is not None
-        return wan_vae.encode(self.vae, pixels_BCTHW)
+        return self.vae.encode(pixels_BCTHW)
 
     def decode_alone(self, latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time."""
         assert latents_BCTHW is not None
-        for pixels in wan_vae.decode_stream(self.vae, self.unnormalise(latents_BCTHW)):
-            yield wan_vae.to_uint8(pixels)
+        for pixels in self.vae.decode(self.unnormalise(latents_BCTHW)):
+            yield to_uint8(pixels)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from hybridgen.models.denoiser import Denoiser
 
 
-def no_negative_prompt(facts: ModelFacts) -> str:
-    """The default of a model that has none of its own."""
-    return ""
+def default_negative_prompt(facts: ModelFacts) -> str:
+    """What is said of the model itself."""
+    return facts.defaults.negative_prompt
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Family:
     """Subfolders of a checkpoint that are read, and so downloaded."""
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Pipeline classes of the family whose checkpoints are refused, and why."""
-    negative_prompt: Callable[[ModelFacts], str] = no_negative_prompt
+    negative_prompt: Callable[[ModelFacts], str] = default_negative_prompt
     """The negative prompt where none is given. May import torch."""
     known: tuple[ModelFacts, ...] = ()
     """Models known by name."""

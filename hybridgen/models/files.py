@@ -25,13 +25,11 @@ class Folder:
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RequestError.told(
-                "unreadable-model",
-                f"--model {self.path}: cannot read {name} ({type(error).__name__}); "
-                "a folder in diffusers layout with model_index.json is needed",
-            ) from error
+            problem = f"{name} cannot be read ({type(error).__name__})"
+            nearest = "a folder in diffusers layout, with model_index.json"
+            raise RequestError("unreadable-model", "model", self.path, problem, nearest) from error
         if not isinstance(content, dict):
-            raise RequestError.told("unreadable-model", f"--model {self.path}: {name} holds no keys")
+            raise RequestError("unreadable-model", "model", self.path, f"{name} holds no keys")
         return content
 
     def params(self, component: str) -> int:

@@ -6,28 +6,20 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
-from hybridgen.models import seams
-from hybridgen.models.registry import denoiser
+from hybridgen.models.autoencoder import Autoencoder
+from hybridgen.models.registry import family_of
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 
 EXPERTS = ("transformer", "transformer_2")
-COMPONENTS = (
-    *EXPERTS,
-    "tokenizer",
-    "text_tokenizer",
-    "text_encoder",
-    "image_encoder",
-    "image_processor",
-    "vae",
-    "scheduler",
-)
+TESTED = "0.42.1"
+"""The version of diffusers that the tests ran with; tests/support/seams.py lists the names that must be there."""
 
 
 def local_folder(facts: ModelFacts) -> Path:
@@ -41,19 +33,15 @@ def local_folder(facts: ModelFacts) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    patterns = ["model_index.json", *(f"{name}/*" for name in COMPONENTS)]
+    patterns = [f"{name}/*" for name in ("scheduler", *family_of(facts).components)]
     try:
-        return Path(snapshot_download(source, revision=facts.revision, allow_patterns=patterns))
+        return Path(snapshot_download(source, revision=facts.revision, allow_patterns=["model_index.json", *patterns]))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise RequestError.told(
-            "model-unavailable",
-            f"--model {source} is not on this machine and cannot be fetched from the hub ({type(error).__name__})",
-            why=str(error).strip().splitlines()[0] if str(error).strip() else "",
-            tries=(
-                f"hf download {source}{f' --revision {facts.revision}' if facts.revision else ''}",
-                "hybridgen run --model /path/to/folder ...",
-            ),
-        ) from error
+        said = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        problem = f"it is not on this machine and cannot be fetched from the hub ({said})"
+        commit = f" --revision {facts.revision}" if facts.revision else ""
+        tries = [f"hf download {source}{commit}", "hybridgen run --model /path/to/folder ..."]
+        raise RequestError("model-unavailable", "model", source, problem, tries=tries) from error
 
 
 def empty_experts(plan: Plan, folder: Path) -> list[Any]:
@@ -64,24 +52,49 @@ def empty_experts(plan: Plan, folder: Path) -> list[Any]:
     import diffusers
     from accelerate import init_empty_weights
 
+    check_diffusers()
+    prune = family_of(plan.facts).denoiser(plan.facts).prune
     experts = []
     for name in EXPERTS[: plan.facts.experts]:
         config = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
         with init_empty_weights():  # buffers, such as rope tables, are made
             expert = getattr(diffusers, config["_class_name"]).from_config(config).eval()
-        seams.check(plan.facts.pipeline, expert)
         expert.set_attention_backend("native")  # whatever DIFFUSERS_ATTN_BACKEND says
-        denoiser(plan.facts).prune(expert)
+        prune(expert)
         experts.append(expert)
     return experts
 
 
+def check_diffusers() -> None:
+    """Raise RequestError (diffusers-changed) for another minor version than the tested one."""
+    import diffusers
+
+    if diffusers.__version__.split(".")[:2] != TESTED.split(".")[:2]:
+        problem = f"diffusers {diffusers.__version__} is installed, and hybridgen builds on private names of {TESTED}"
+        raise RequestError("diffusers-changed", "", None, problem, tries=[f"pip install diffusers=={TESTED}"])
+
+
+class Part(NamedTuple):
+    """The part of a tensor of the checkpoint that a rank keeps: `size` rows of `dim`, from `start`."""
+
+    dim: int
+    start: int
+    size: int
+
+
+class PartParameter(nn.Parameter):
+    """A parameter that is part of the checkpoint's tensor; without weights it says which, for fill()."""
+
+    part: Part | None = None
+
+
 def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parameter:
-    """One of `count` equal slices along `dim`; without weights it remembers which, for fill()."""
+    """One of `count` equal slices along `dim`."""
     size = parameter.shape[dim] // count
-    part = nn.Parameter(parameter.detach().narrow(dim, index * size, size).clone(), requires_grad=False)
-    part.slice = (dim, index * size, size)  # type: ignore[attr-defined]
-    return part
+    part = Part(dim, index * size, size)
+    kept = PartParameter(parameter.detach().narrow(*part).clone(), requires_grad=False)
+    kept.part = part
+    return kept
 
 
 def fill(
@@ -102,7 +115,8 @@ def fill(
                     continue
                 kept = any(part in key.split(".") for part in expert._keep_in_fp32_modules or ())
                 # A copy: what is read on a CPU is the mapped file itself, which step by step would come off the disk.
-                value = weights.read(key, getattr(parameter, "slice", None))
+                part = parameter.part if isinstance(parameter, PartParameter) else None
+                value = weights.read(key, part)
                 value = value.to(device, torch.float32 if kept else dtype, copy=True)
                 set_module_tensor_to_device(expert, key, device, value=value, dtype=value.dtype)
         expert.requires_grad_(False)
@@ -124,8 +138,8 @@ class _Weights:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def read(self, key: str, part: tuple[int, int, int] | None) -> Tensor:
-        """A tensor, or its slice (dim, start, size)."""
+    def read(self, key: str, part: Part | None) -> Tensor:
+        """A tensor, or a part of it."""
         from safetensors import safe_open
 
         file = self.where.get(key, "diffusion_pytorch_model.safetensors")
@@ -133,9 +147,8 @@ class _Weights:
             self.open_files[file] = self.stack.enter_context(safe_open(self.folder / file, "pt"))
         if part is None:
             return self.open_files[file].get_tensor(key)  # type: ignore[no-any-return]
-        dim, start, size = part
-        whole = self.open_files[file].get_slice(key)
-        return whole[start : start + size] if dim == 0 else whole[:, start : start + size]  # type: ignore[no-any-return]
+        whole, rows = self.open_files[file].get_slice(key), slice(part.start, part.start + part.size)
+        return whole[rows] if part.dim == 0 else whole[:, rows]  # type: ignore[no-any-return]
 
 
 def load_scheduler(folder: Path) -> Any:
@@ -146,11 +159,9 @@ def load_scheduler(folder: Path) -> Any:
     return getattr(diffusers, kind).from_pretrained(folder, subfolder="scheduler")
 
 
-def load_vae(folder: Path, device: torch.device) -> Any:
+def load_autoencoder(facts: ModelFacts, folder: Path, device: torch.device) -> Autoencoder:
     """The autoencoder, in fp32 as its authors recommend."""
-    from diffusers import AutoencoderKLWan
-
-    vae = AutoencoderKLWan.from_pretrained(folder, subfolder="vae", dtype=torch.float32).to(device).eval()
-    for parameter in vae.parameters() if device.type == "cpu" else ():
+    autoencoder = family_of(facts).autoencoder(facts).load(folder, device)
+    for parameter in autoencoder.module.parameters() if device.type == "cpu" else ():
         parameter.data = parameter.data.clone()  # as in fill()
-    return vae
+    return autoencoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hybridgen.models.cosmos.family import COSMOS
 from hybridgen.models.cosmos3.family import COSMOS3
+from hybridgen.models.family import Family
 from hybridgen.models.wan.family import WAN
 from hybridgen.plan.facts import ModelFacts
 
@@ -18,6 +19,11 @@ MODELS = tuple(model for family in FAMILIES for model in family.known)
 """Every model known by name."""
 KINDS = {kind.name: kind for family in FAMILIES for kind in family.tiny}
 """Every tiny checkpoint, by its name."""
+
+
+def family_of(facts: ModelFacts) -> Family:
+    """The family of a model that can be run."""
+    return BY_PIPELINE[facts.pipeline]
 
 
 def relatives(facts: ModelFacts) -> tuple[ModelFacts, ...]:

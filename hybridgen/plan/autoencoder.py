@@ -25,6 +25,10 @@ class Layer(NamedTuple):
     strided: bool = False
     """Whether it halves height and width; then it sees a row after its strip and none before."""
 
+    def frames_of(self, first: bool) -> int:
+        """Frames in the pass of the first latent frame, or of a later one."""
+        return self.first_frames if first else self.frames
+
 
 class Half(NamedTuple):
     """The decoder or the encoder."""

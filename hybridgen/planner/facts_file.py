@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridgen.errors import RequestError
+from hybridgen.models.cosmos.facts import CosmosTransformer
+from hybridgen.models.cosmos3.facts import Cosmos3Transformer
+from hybridgen.models.wan.facts import WanTransformer
+from hybridgen.models.wan.vae_facts import VAE_21, WanVae
 from hybridgen.plan.degrees import divisors, nearest, parse_pair
-from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts, VaeFacts
+from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.plan.plan import ITEMSIZE
 from hybridgen.recipe import key_file
 from hybridgen.recipe.clip import clip_of
@@ -64,8 +68,8 @@ def read(path: Path) -> ModelFacts:
         **{"name": path.stem, **given["model"]},
         pipeline="",
         source=str(path),
-        transformer=TransformerFacts(**{**usual, **given["transformer"]}),
-        vae=replace(VaeFacts(), **given["vae"]),
+        transformer=_blocks(given["transformer"])(**{**usual, **given["transformer"]}),
+        vae=replace(VAE_21, **given["vae"]),
         defaults=replace(RequestDefaults(), **given["request"]),
         origin=str(path),
     )
@@ -73,12 +77,19 @@ def read(path: Path) -> ModelFacts:
     return facts
 
 
+def _blocks(given: dict[str, Any]) -> type[TransformerFacts]:
+    """The family whose blocks the file describes: Wan's, unless a key says what only others have."""
+    if given.get("text_stream") == "own":
+        return Cosmos3Transformer
+    return CosmosTransformer if given.get("adaln") else WanTransformer
+
+
 def keys() -> dict[str, Key]:
     """Every key but size."""
     sections: tuple[tuple[str, Any, dict[str, str]], ...] = (
         ("model", ModelFacts, OF_MODEL),
         ("transformer", TransformerFacts, OF_TRANSFORMER),
-        ("vae", VaeFacts, OF_VAE),
+        ("vae", WanVae, OF_VAE),
         ("request", RequestDefaults, OF_REQUEST),
     )
     found = {}

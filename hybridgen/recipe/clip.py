@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hybridgen.errors import Change, RequestError
-from hybridgen.models import known
+from hybridgen.models.registry import relatives
 from hybridgen.plan.degrees import not_legal, parse_pair
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip
@@ -175,12 +175,8 @@ def _unused(flag: str, value: str, problem: str, near: str = "", change: Change 
 
 
 def _models_that_take(what: str, facts: ModelFacts) -> str:
-    """Known models of the same family that take a picture ("image"), or a last one ("last_image"), as a flag.
-
-    diffusers' pipeline classes of a family begin alike.
-    """
-    family = [model for model in known.MODELS if model.pipeline[:3] == facts.pipeline[:3]]
-    names = [model.name for model in family if getattr(model, what)]
+    """Known models of the same family that take a picture ("image"), or a last one ("last_image"), as a flag."""
+    names = [model.name for model in relatives(facts) if getattr(model, what)]
     return f"--model {', '.join(names)}" if names else ""
 
 

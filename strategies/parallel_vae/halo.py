@@ -1,8 +1,7 @@
 """Strips: frames cut into runs of rows (or columns), one a rank, and the layers that look beyond their strip.
 
-A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. Four kinds
-of layer of Wan's decoder and encoder see past the edge of a strip; all else in them works pixel by pixel, along
-time, or (patches and the encoder's mean shortcuts) within squares that a strip holds whole.
+A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. The layers that
+see past the edge of a strip, of four kinds, are those that an autoencoder names (Autoencoder.wide_layers).
 3x3x3 convolutions and the convolution after an upsampling need the neighbours' nearest row (the halo; zero
 beyond the frame, as their own padding is), the strided convolution of a downsampling only the one after the
 strip. The attention in the middle needs all keys and values.
@@ -18,13 +17,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock, WanCausalConv3d, WanResample
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridgen.distributed.comm import Group
-
-PAST = 2
-"""Earlier frames that a 3x3x3 causal convolution sees."""
+from hybridgen.models.autoencoder import Autoencoder, Side
+from hybridgen.plan.autoencoder import PAST
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def convolve(padded: Tensor, conv: torch.nn.Conv3d) -> Tensor:
 class StripConv3d:
     """Forward of a 3x3x3 causal convolution on a strip. Halos of earlier frames are kept, not sent again."""
 
-    def __init__(self, conv: WanCausalConv3d, strip: Strip) -> None:
+    def __init__(self, conv: Any, strip: Strip) -> None:
         assert conv.kernel_size == (3, 3, 3) and conv.stride == (1, 1, 1)
         self.conv, self.strip = conv, strip
         self.kept: tuple[Tensor, Tensor] | None = None
@@ -114,7 +111,8 @@ class StripConv3d:
 class StripUpsample:
     """Forward of (nearest upsampling by 2, 3x3 convolution); halos travel before it doubles them."""
 
-    def __init__(self, upsample: torch.nn.Module, conv: torch.nn.Conv2d, strip: Strip) -> None:
+    def __init__(self, layers: Any, strip: Strip) -> None:
+        upsample, conv = layers
         assert conv.kernel_size == (3, 3) and conv.stride == (1, 1)
         self.upsample, self.conv, self.strip = upsample, conv, strip
 
@@ -129,7 +127,8 @@ class StripUpsample:
 class StripDownsample:
     """Forward of (a row and a column of zeros at the end, 3x3 convolution with stride 2)."""
 
-    def __init__(self, conv: torch.nn.Conv2d, strip: Strip) -> None:
+    def __init__(self, layers: Any, strip: Strip) -> None:
+        _, conv = layers
         assert conv.kernel_size == (3, 3) and conv.stride == (2, 2) and conv.padding == (0, 0)
         self.conv, self.strip = conv, strip
 
@@ -146,7 +145,7 @@ class StripDownsample:
 class StripAttention:
     """Forward of the single-headed attention over one frame: own queries, everybody's keys and values."""
 
-    def __init__(self, block: WanAttentionBlock, strip: Strip) -> None:
+    def __init__(self, block: Any, strip: Strip) -> None:
         self.block, self.strip = block, strip
 
     def __call__(self, x_BCTHW: Tensor) -> Tensor:
@@ -166,7 +165,7 @@ class StripAttention:
         return drop_padding(self.strip.group.all_gather(padded), lengths)
 
 
-def _put_forward(module: Any, forward: Any) -> None:
+def _put_forward(module: nn.Module, forward: Any) -> None:
     """Set, or with None remove, the forward of this one instance."""
     if forward is None:
         del module.forward
@@ -174,20 +173,15 @@ def _put_forward(module: Any, forward: Any) -> None:
         module.forward = forward
 
 
+FORWARDS = {"causal": StripConv3d, "upsample": StripUpsample, "downsample": StripDownsample, "frame": StripAttention}
+"""By how a layer sees beyond its strip."""
+
+
 @contextmanager
-def sharded(half: torch.nn.Module, strip: Strip) -> Iterator[None]:
-    """Within it, this half of a VAE, its encoder or decoder, works on strips; afterwards it is as before."""
+def sharded(autoencoder: Autoencoder, side: Side, strip: Strip) -> Iterator[None]:
+    """Within it, this side of an autoencoder works on strips; afterwards it is as before."""
     with ExitStack() as undo:
-        for module in half.modules() if strip.group.size > 1 else ():
-            forward: Any = None
-            if isinstance(module, WanCausalConv3d) and module.kernel_size[1:] != (1, 1):
-                forward = StripConv3d(module, strip)
-            elif isinstance(module, WanResample):
-                down, module = module.mode.startswith("downsample"), module.resample
-                forward = StripDownsample(module[1], strip) if down else StripUpsample(module[0], module[1], strip)
-            elif isinstance(module, WanAttentionBlock):
-                forward = StripAttention(module, strip)
-            if forward is not None:
-                undo.callback(_put_forward, module, module.__dict__.get("forward"))
-                _put_forward(module, forward)
+        for layer, sees in autoencoder.wide_layers(side) if strip.group.size > 1 else ():
+            undo.callback(_put_forward, layer, layer.__dict__.get("forward"))
+            _put_forward(layer, FORWARDS[sees](layer, strip))
         yield

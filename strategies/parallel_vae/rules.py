@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import RequestError
+from hybridgen.plan.autoencoder import PAST, Half, Layer
 from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
@@ -25,8 +26,6 @@ RULES = {
 }
 NAME = "parallel-vae"
 """The VAE runs in fp32."""
-PAST = 2
-"""Frames of its input that a causal convolution remembers."""
 
 
 def split_dim(plan: Plan) -> int:
@@ -62,68 +61,6 @@ def violations(plan: Plan) -> Iterator[RequestError]:
         yield not_legal("vae-rows", "vae", width, f"is {limit}", legal)
 
 
-class Layer(NamedTuple):
-    """Input of a 3x3 convolution of the decoder or the encoder, in one pass (one latent frame)."""
-
-    channels: int
-    frames: int
-    scale: int
-    """Rows of it per latent row."""
-    remembers: bool = True
-    """Whether PAST frames of it are kept for the next pass."""
-    strided: bool = False
-    """Whether it halves height and width; then it sees a row after its strip and none before."""
-
-
-Layers = Callable[[Plan, bool], Iterator[Layer]]
-"""Every convolution that needs halos, in order, for the first latent frame or a later one."""
-
-
-def decoder_layers(plan: Plan, first: bool) -> Iterator[Layer]:
-    """The order of diffusers' WanDecoder3d. Inputs of upsampling convolutions count before they are upsampled."""
-    vae = plan.facts.vae
-    top = len(vae.dim_mult) - 1
-    frames = scale = 1
-    channels = vae.base_dim * vae.dim_mult[-1]
-    yield Layer(vae.latent_channels, frames, scale)
-    yield from [Layer(channels, frames, scale)] * 4
-    for index, multiple in enumerate(reversed(vae.dim_mult)):
-        out = vae.base_dim * multiple
-        yield Layer(channels, frames, scale)
-        yield from [Layer(out, frames, scale)] * (2 * vae.res_blocks + 1)
-        if index < top:
-            doubles = vae.time_upsample[index]  # by a causal convolution along time, which has the same input
-            frames *= 2 if doubles and not first else 1
-            yield Layer(out, frames, scale, remembers=doubles)
-            scale *= 2
-        # Wan 2.1's upsampling halves the channels, Wan 2.2's residual one does not.
-        channels = out if vae.residual else out // 2
-    yield Layer(out, frames, scale)
-
-
-def encoder_layers(plan: Plan, first: bool) -> Iterator[Layer]:
-    """The order of diffusers' WanEncoder3d, which both layouts share."""
-    vae = plan.facts.vae
-    frames, scale = 1 if first else vae.stride_time, vae.stride_space // vae.patch
-    channels = encoder_dim(plan)
-    yield Layer(3 * vae.patch**2, frames, scale)
-    for index, multiple in enumerate(vae.dim_mult):
-        out = encoder_dim(plan) * multiple
-        yield Layer(channels, frames, scale)
-        yield from [Layer(out, frames, scale)] * (2 * vae.res_blocks - 1)
-        channels = out
-        if index < len(vae.dim_mult) - 1:
-            yield Layer(out, frames, scale, remembers=False, strided=True)
-            scale //= 2
-            frames //= 2 if vae.time_upsample[-1 - index] and not first else 1
-    yield from [Layer(channels, frames, scale)] * 5
-
-
-def encoder_dim(plan: Plan) -> int:
-    """Channels of the encoder's finest level."""
-    return plan.facts.vae.encoder_base_dim or plan.facts.vae.base_dim
-
-
 def encoded_latents(plan: Plan) -> int:
     """Latent frames that the given video becomes; 0 where there is none."""
     return -(-plan.clip.encoded_frames // plan.facts.vae.stride_time)
@@ -157,7 +94,7 @@ def _encoding(plan: Plan, place: int) -> Iterator[Message]:
     if place == 0:
         size = math.prod(pixel_shape(plan)) // sum(sizes) * sum(sizes[1:]) * FP32
         yield Message(NAME, "vae", "p2p", "pixels to encode", size, 1, "setup")
-    yield from _exchanges(plan, place, encoder_layers, frames, encoder_dim(plan), "setup")
+    yield from _exchanges(plan, place, vae.encoder, frames, "setup")
     if place:
         size = 2 * vae.latent_channels * frames * sizes[place] * across(plan) * FP32
         yield Message(NAME, "vae", "p2p", "moments", size, 1, "setup")
@@ -170,7 +107,7 @@ def _decoding(plan: Plan, place: int) -> Iterator[Message]:
     if place == 0:
         size = sum(sizes[1:]) * across(plan) * channels * frames * FP32
         yield Message(NAME, "vae", "p2p", "latents", size, 1, "decode")
-    yield from _exchanges(plan, place, decoder_layers, frames, vae.base_dim, "decode")
+    yield from _exchanges(plan, place, vae.decoder, frames, "decode")
     if place:
         pixels = 3 * sizes[place] * across(plan) * vae.stride_space**2
         yield Message(NAME, "vae", "p2p", "pixels of the first latent frame", pixels, 1, "decode")
@@ -178,55 +115,50 @@ def _decoding(plan: Plan, place: int) -> Iterator[Message]:
             yield Message(NAME, "vae", "p2p", "pixels", pixels * vae.stride_time, frames - 1, "decode")
 
 
-def _exchanges(plan: Plan, place: int, layers: Layers, passes: int, base_dim: int, phase: Phase) -> Iterator[Message]:
+def _exchanges(plan: Plan, place: int, half: Half, passes: int, phase: Phase) -> Iterator[Message]:
     """What all passes through one half of the VAE send: edges, and keys and values of the attention in its middle."""
     sizes, edge = strip_sizes(plan), across(plan) * FP32
     before, after = place > 0, place < len(sizes) - 1
-    for (width, length, strided), count in halo_counts(plan, layers, passes).items():
+    for (width, length, strided), count in halo_counts(half, passes).items():
         size = (before + (after and not strided)) * width * length * edge
         rows = "halo rows back" if strided else "halo rows"
         yield Message(NAME, "vae", "p2p", f"{rows}, {width} channels", size, count, phase)
-    key_value = 2 * base_dim * plan.facts.vae.dim_mult[-1] * max(sizes) * edge
+    key_value = 2 * half.attention * max(sizes) * edge
     yield Message(NAME, "vae", "all_gather", "K V", (len(sizes) - 1) * key_value, passes, phase)
 
 
-def halo_counts(plan: Plan, layers: Layers, passes: int) -> Counter[tuple[int, int, bool]]:
+def halo_counts(half: Half, passes: int) -> Counter[tuple[int, int, bool]]:
     """How many exchanges of edges so many passes have, by (channels, frames x length per latent column, strided)."""
     counts: Counter[tuple[int, int, bool]] = Counter()
-    for first, times in ((True, min(passes, 1)), (False, passes - 1)):
-        for x in layers(plan, first) if times > 0 else ():
-            counts[x.channels, x.frames * x.scale, x.strided] += times
-    return counts
+    for x in half.layers if passes else ():
+        counts[x.channels, x.first_frames * x.scale, x.strided] += 1
+        counts[x.channels, x.frames * x.scale, x.strided] += passes - 1
+    return +counts
 
 
-class Half(NamedTuple):
+class Work(NamedTuple):
     """The decoder or the encoder at work on a request."""
 
     name: str
     phase: Phase
-    layers: list[Layer]
-    """The convolutions of the fullest pass, the first one only where there is no other."""
-    past: int
-    """Frames that each of those remembers which remember any."""
-    inputs: int
-    """How many inputs of the largest convolution are held at the peak, as counted."""
+    half: Half
+    passes: int
+
+    def numbers(self, x: Layer) -> int:
+        """Numbers of a convolution's input for each latent cell, in the fullest pass."""
+        return x.channels * x.frames_of(self.passes == 1) * x.scale**2
+
+    @property
+    def remembered(self) -> int:
+        """Numbers for each latent cell that are kept from pass to pass."""
+        return min(PAST, self.passes) * sum(x.channels * x.scale**2 for x in self.half.layers if x.remembers)
 
 
-def halves(plan: Plan) -> Iterator[Half]:
-    """The decoder, and the encoder where video is given.
-
-    Inputs at the peak were counted with fake tensors at 1280x720 on the VAEs of Wan 2.1 and 2.2: decoding is within
-    4%, encoding within 5% from 17 frames on; fewer need up to a quarter less than this says. The stock forwards of a
-    rank alone hold one more, since they pad in two copies.
-    """
-    alone = int(plan.degrees.vae == 1)
-
-    def half(name: str, phase: Phase, layers: Layers, passes: int, inputs: int) -> Half:
-        return Half(name, phase, list(layers(plan, passes == 1)), min(PAST, passes), inputs + alone)
-
-    yield half("decoding", "decode", decoder_layers, plan.latent_shape[1], 6)
+def at_work(plan: Plan) -> Iterator[Work]:
+    """The decoder, and the encoder where video is given."""
+    yield Work("decoding", "decode", plan.facts.vae.decoder, plan.latent_shape[1])
     if plan.clip.encoded_frames:
-        yield half("encoding", "condition", encoder_layers, encoded_latents(plan), 7 if plan.facts.vae.residual else 5)
+        yield Work("encoding", "condition", plan.facts.vae.encoder, encoded_latents(plan))
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
@@ -239,10 +171,10 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     if own is None:
         return
     cells = math.prod(own)
-    for half in halves(plan):
-        remembered = sum(half.past * x.channels * x.scale**2 for x in half.layers if x.remembers)
-        largest = max(x.frames * x.channels * x.scale**2 for x in half.layers)
-        yield Term(f"vae {half.name}", FP32 * cells * (remembered + half.inputs * largest), (half.phase,))
+    alone = plan.degrees.vae == 1  # the stock forwards hold one input more, since they pad in two copies
+    for work in at_work(plan):
+        held = (work.half.inputs + alone) * max(map(work.numbers, work.half.layers))
+        yield Term(f"vae {work.name}", FP32 * cells * (work.remembered + held), (work.phase,))
     if plan.clip.encoded_frames:
         whole = math.prod(plan.latent_shape[2:])
         given = FP32 * math.prod(pixel_shape(plan)) // whole

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hybridgen.distributed.mesh import Mesh
+from hybridgen.models.autoencoder import to_uint8
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.wan.vae import decode_stream, encode, to_uint8
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
 from hybridgen.strategies.parallel_vae.rules import NAME, pixel_shape, split_dim, strip_sizes
@@ -67,16 +67,16 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
         if strip is None:
             return
         own = scatter(strip, latents_BCTHW, (1, *plan.latent_shape), model.device)
-        with sharded(model.vae.decoder, strip):
-            for pixels in decode_stream(model.vae, model.unnormalise(own)):
+        with sharded(model.vae, "decoder", strip):
+            for pixels in model.vae.decode(model.unnormalise(own)):
                 yield gather(strip, to_uint8(pixels), strip.dim - 1)  # channels come last here
 
     def encode_split(pixels_BCTHW: Tensor | None) -> Tensor | None:
         if strip is None:
             return None
         own = scatter(strip, pixels_BCTHW, (1, *pixel_shape(plan)), model.device)
-        with sharded(model.vae.encoder, strip):
-            moments = encode(model.vae, own)
+        with sharded(model.vae, "encoder", strip):
+            moments = model.vae.encode(own)
         return gather(strip, moments, strip.dim)
 
     model.decode, model.encode = decode, encode_split

@@ -18,9 +18,9 @@ from hybridgen.engine.environment import first_host
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.files import Folder
-from hybridgen.models.known import MODELS
+from hybridgen.models.registry import MODELS
+from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.plan.degrees import divisors
-from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.recipe.fields import Recipe, compose, options
 from hybridgen.recipe.legal import degree_sets, legal_plans
@@ -36,7 +36,7 @@ CLIP = Clip(1280, 720, 81, 40, 4.0)
 
 
 def grouped(heads: int, kv_heads: int) -> Plan:
-    facts = TransformerFacts(layers=4, heads=heads, kv_heads=kv_heads, head_dim=64, ffn=1024, text_dim=64)
+    facts = WanTransformer(layers=4, heads=heads, kv_heads=kv_heads, head_dim=64, ffn=1024, text_dim=64)
     return Plan(replace(WAN22, transformer=facts), CLIP, Degrees())
 
 

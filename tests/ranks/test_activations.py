@@ -14,7 +14,7 @@ from torch import Tensor
 from hybridgen.distributed.sequence import Shard
 from hybridgen.models import catalogue
 from hybridgen.models.cosmos import denoiser as cosmos
-from hybridgen.models.registry import denoiser
+from hybridgen.models.registry import family_of
 from hybridgen.models.wan import denoiser as wan
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import KERNELS
@@ -104,7 +104,7 @@ def one_block(facts: ModelFacts, dtype: str, degrees: dict[str, Any]) -> Any:
     for block in blocks(expert):
         if hasattr(block, "scale_shift_table"):  # kept in fp32, as from_pretrained does
             block.scale_shift_table.data = block.scale_shift_table.data.float()
-    model = denoiser(facts)(plan, [expert], MagicMock(), KERNELS[0], Shard(plan.tokens, 0))
+    model = family_of(facts).denoiser(facts)(plan, [expert], MagicMock(), KERNELS[0], Shard(plan.tokens, 0))
     for strategy in registry.active(plan):
         if strategy.name != "pipefusion":  # which changes what runs through a block, not the block
             strategy.apply(model, Mesh(plan), plan)  # type: ignore[arg-type]

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from hybridgen.distributed.sequence import Shard
 from hybridgen.errors import RequestError
+from hybridgen.models.autoencoder import to_uint8
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.files import Folder
 from hybridgen.models.load import empty_experts, fill, load_scheduler
-from hybridgen.models.wan import vae as wan_vae
+from hybridgen.models.wan.vae import WanAutoencoder
 from hybridgen.plan.kernels import select
 from hybridgen.planner.price.memory import terms
 from hybridgen.recipe.clip import clip_of
@@ -88,7 +89,7 @@ def decoded(case: Case) -> Tensor:
     """The stock latents as one process decodes them, uint8 [T, H, W, 3]."""
     vae = stock.load(case.folder).vae
     with torch.no_grad():
-        return wan_vae.to_uint8(vae.decode(wan_vae.unnormalise(vae, stock_latents(case))).sample)
+        return to_uint8(vae.decode(WanAutoencoder(vae).unnormalise(stock_latents(case))).sample)
 
 
 def test_the_published_composition_on_72_ranks() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from hybridgen.distributed.comm import Group, Traffic
 from hybridgen.distributed.mesh import build_mesh
 from hybridgen.distributed.processes import RankContext
-from hybridgen.plan.facts import VaeFacts
+from hybridgen.models.wan.vae_facts import WanVae
 from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.ulysses.run import gather_heads, scatter_heads
 from tests.support.ranks import run_ranks
@@ -70,7 +70,7 @@ def test_grouped_heads_are_split_or_repeated(world: int, heads: int, kv_heads: i
 
 
 @pytest.mark.parametrize(("vae", "rows"), [(TINY, 7), (RESIDUAL, 6)], ids=["2.1, uneven strips", "2.2"])
-def test_parallel_vae_equals_distvae(vae: VaeFacts, rows: int) -> None:
+def test_parallel_vae_equals_distvae(vae: WanVae, rows: int) -> None:
     distvae = pytest.importorskip("distvae.vae")
     plan = plan_for(vae, rows, 5, 2, Degrees(ulysses=2, vae=2))
     latents = noise(plan)

@@ -22,7 +22,7 @@ from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import make_job
 from hybridgen.engine.video import Frames, read_tags
 from hybridgen.errors import RequestError, RunFailed
-from hybridgen.models import catalogue, known
+from hybridgen.models import catalogue, registry
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos.guardrail import Guardrail
 from hybridgen.models.cosmos3 import facts as cosmos3_facts
@@ -151,7 +151,7 @@ def test_latents_would_show_what_was_blurred(checker: type[Checker], tmp_path: P
 
 
 def test_every_cosmos_model_but_the_random_ones_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    for model in known.MODELS:
+    for model in registry.MODELS:
         assert model.guarded == model.pipeline.startswith("Cosmos"), model.name
     folder, folder3 = (Case(kind, changes=LAYERS).folder for kind in ("cosmos2.5", "cosmos3"))
     monkeypatch.setattr(cache, "checkpoint", lambda name: folder)

@@ -12,7 +12,7 @@ import torch
 
 from hybridgen.cli.main import call
 from hybridgen.models import catalogue
-from hybridgen.models.known import MODELS
+from hybridgen.models.registry import MODELS
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.price import compute, memory

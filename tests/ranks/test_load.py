@@ -17,10 +17,10 @@ from hybridgen.distributed.mesh import Mesh
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
 from hybridgen.models import catalogue
-from hybridgen.models.load import EXPERTS, empty_experts, fill, load_scheduler, local_folder
+from hybridgen.models.load import EXPERTS, Part, empty_experts, fill, load_scheduler, local_folder
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.plan.facts import TransformerFacts
+from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.plan.plan import FP32, Clip, Plan
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Checkpoint, compose
@@ -100,7 +100,7 @@ def test_no_rank_reads_more_than_its_share(degrees: Degrees, monkeypatch: pytest
 
     read, counted = _Weights.read, [0]
 
-    def counting(self: Any, key: str, part: tuple[int, int, int] | None) -> torch.Tensor:
+    def counting(self: Any, key: str, part: Part | None) -> torch.Tensor:
         value = read(self, key, part)
         counted[0] += value.numel()
         return value
@@ -114,7 +114,7 @@ def test_no_rank_reads_more_than_its_share(degrees: Degrees, monkeypatch: pytest
     assert counted[0] <= 2 * (1.02 * blocks / plan.world_size + rest)
 
 
-MID_SIZE = TransformerFacts(layers=8, heads=8, head_dim=96, ffn=3072, text_dim=64)  # 308 MB in fp32
+MID_SIZE = WanTransformer(layers=8, heads=8, head_dim=96, ffn=3072, text_dim=64)  # 308 MB in fp32
 
 
 @pytest.fixture(scope="module")

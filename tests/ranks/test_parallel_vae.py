@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,10 +16,11 @@ from torch import Tensor
 from hybridgen.distributed.comm import Group, Traffic
 from hybridgen.distributed.mesh import Mesh, build_mesh
 from hybridgen.distributed.processes import RankContext
+from hybridgen.models.autoencoder import to_uint8
 from hybridgen.models.catalogue import DEMO_FOLDER, find
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.models.wan.vae import decode_stream, to_uint8, unnormalise
-from hybridgen.plan.facts import VaeFacts
+from hybridgen.models.wan.vae import WanAutoencoder
+from hybridgen.models.wan.vae_facts import WanVae
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.parallel_vae import halo, rules, run
 from hybridgen.strategies.registry import AXES, Degrees
@@ -46,7 +46,8 @@ def demo_vae() -> Any:
 
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
-    return cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu"), unnormalise=partial(unnormalise, vae)))
+    autoencoder = WanAutoencoder(vae)
+    return cast(Wan, SimpleNamespace(vae=autoencoder, device=torch.device("cpu"), unnormalise=autoencoder.unnormalise))
 
 
 @dataclass
@@ -94,7 +95,7 @@ def whole(plan: Plan, decoded: list[Decoded]) -> Tensor:
 
 
 def reference(plan: Plan, vae: Any) -> Tensor:
-    return cast(Tensor, vae.decode(unnormalise(vae, noise(plan))).sample)
+    return cast(Tensor, vae.decode(WanAutoencoder(vae).unnormalise(noise(plan))).sample)
 
 
 def split(ranks: int) -> Degrees:
@@ -173,9 +174,10 @@ def test_vae_is_as_before(decoded: Any, ranks: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("vae", [TINY, RESIDUAL], ids=["2.1", "2.2"])
-def test_stream_equals_whole_decode_bit_for_bit(vae: VaeFacts) -> None:
+def test_stream_equals_whole_decode_bit_for_bit(vae: WanVae) -> None:
     plan, model = plan_for(vae, 4, 3, 4, Degrees()), build_vae(vae)
-    chunks = list(decode_stream(model, unnormalise(model, noise(plan))))
+    autoencoder = WanAutoencoder(model)
+    chunks = list(autoencoder.decode(autoencoder.unnormalise(noise(plan))))
     assert [chunk.shape[2] for chunk in chunks] == [1, 4, 4, 4]
     assert torch.equal(torch.cat(chunks, dim=2), reference(plan, model))
 
@@ -249,7 +251,7 @@ def test_only_this_instance_is_changed_and_gets_its_own_forward_back() -> None:
     vae, other, stock = build_vae(TINY), build_vae(TINY), WanCausalConv3d.forward
     hooked = vae.decoder.conv_in
     hooked.forward = mine = lambda x, cache_x=None: x
-    with halo.sharded(vae.decoder, lone_strip(2)):
+    with halo.sharded(WanAutoencoder(vae), "decoder", lone_strip(2)):
         changed = [name for name, module in vae.named_modules() if "forward" in module.__dict__]
         assert WanCausalConv3d.forward is stock
         assert not any("forward" in module.__dict__ for module in other.modules())

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
+from hybridgen.models.registry import KINDS
 from hybridgen.models.tiny import cache
 from hybridgen.models.tiny.build import build
-from hybridgen.models.tiny.kinds import KINDS
 from tests.support import stock
 from tests.support.command import hybridgen
 

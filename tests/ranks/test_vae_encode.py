@@ -18,8 +18,8 @@ from hybridgen.distributed.mesh import Mesh, build_mesh
 from hybridgen.distributed.processes import RankContext
 from hybridgen.models.catalogue import find
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.models.wan.vae import encode
-from hybridgen.plan.facts import VaeFacts
+from hybridgen.models.wan.vae import WanAutoencoder
+from hybridgen.models.wan.vae_facts import WanVae
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.lookup import find as machine
 from hybridgen.planner.price import vae as price
@@ -40,7 +40,7 @@ def conditioned(plan: Plan, frames: int) -> Plan:
     return replace(plan, clip=replace(plan.clip, encoded_frames=frames))
 
 
-def case(vae: VaeFacts, rows: int, columns: int, frames: int, ranks: int) -> Plan:
+def case(vae: WanVae, rows: int, columns: int, frames: int, ranks: int) -> Plan:
     return conditioned(plan_for(vae, rows, columns, 3, Degrees(ulysses=ranks, vae=ranks)), frames)
 
 
@@ -88,7 +88,7 @@ class Encoded:
 
 def encode_on(mesh: Mesh, plan: Plan) -> Encoded:
     vae = build_vae(plan.facts.vae)
-    model = cast(Wan, SimpleNamespace(vae=vae, device=torch.device("cpu")))
+    model = cast(Wan, SimpleNamespace(vae=WanAutoencoder(vae), device=torch.device("cpu")))
     run.apply(model, mesh, plan)
     moments = model.encode(pixels_of(plan) if mesh.rank == 0 else None)
     restored = not any("forward" in module.__dict__ for module in vae.modules())
@@ -130,9 +130,9 @@ def test_sends_what_is_declared(encoded: Any, ranks: int, name: str) -> None:
 
 @pytest.mark.parametrize("frames", [1, 5, 9])
 @pytest.mark.parametrize("vae", [TINY, RESIDUAL], ids=["2.1", "2.2"])
-def test_one_rank_equals_the_stock_encoder_bit_for_bit(vae: VaeFacts, frames: int) -> None:
+def test_one_rank_equals_the_stock_encoder_bit_for_bit(vae: WanVae, frames: int) -> None:
     plan, model = case(vae, 3, 4, frames, 1), build_vae(vae)
-    assert torch.equal(encode(model, pixels_of(plan)), reference(plan))
+    assert torch.equal(WanAutoencoder(model).encode(pixels_of(plan)), reference(plan))
     assert encode_on(Mesh(plan.layout, 0), plan).sent == 0
     assert model._enc_feat_map == [None] * model._enc_conv_num
 
@@ -171,7 +171,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("vae", [TINY, RESIDUAL], ids=["2.1", "2.2"])
-def test_faults_are_caught(vae: VaeFacts) -> None:
+def test_faults_are_caught(vae: WanVae) -> None:
     plan = case(vae, 5, 4, 9, 2)
     expected = reference(plan)
 
@@ -192,7 +192,7 @@ def test_faults_are_caught(vae: VaeFacts) -> None:
 def test_only_the_half_that_is_asked_for_is_changed() -> None:
     vae = build_vae(RESIDUAL)
     strip = halo.Strip(Group("parallel-vae", (0, 1), 0, Traffic()), -2, (1, 1))
-    with halo.sharded(vae.encoder, strip):
+    with halo.sharded(WanAutoencoder(vae), "encoder", strip):
         changed = [name for name, module in vae.named_modules() if "forward" in module.__dict__]
         assert changed and all(name.startswith("encoder") for name in changed)
     assert not any("forward" in module.__dict__ for module in vae.modules())
@@ -201,13 +201,12 @@ def test_only_the_half_that_is_asked_for_is_changed() -> None:
 # Rules and price
 
 
-@pytest.mark.parametrize("vae", [VaeFacts(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
-def test_rules_know_the_encoder(vae: VaeFacts) -> None:
+@pytest.mark.parametrize("vae", [WanVae(), WAN22_5B, find("demo").vae], ids=["2.1", "2.2 5B", "demo"])
+def test_rules_know_the_encoder(vae: WanVae) -> None:
     with torch.device("meta"):
         encoder = AutoencoderKLWan(**config(vae)).encoder
-    plan = plan_for(vae, 8, 8, 2, Degrees())
     convs = [m for m in encoder.modules() if getattr(m, "kernel_size", ())[-2:] == (3, 3)]
-    layers = [(x.channels, x.strided) for x in rules.encoder_layers(plan, first=False)]
+    layers = [(x.channels, x.strided) for x in vae.encoder.layers]
     assert sorted((m.in_channels, m.stride[-1] == 2) for m in convs) == sorted(layers)
 
 
@@ -220,17 +219,21 @@ def no_exchange(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize(("vae", "ranks"), [(VaeFacts(), 1), (WAN22_5B, 2)], ids=["2.1 alone", "2.2 on two ranks"])
-def test_memory_and_operations_are_those_of_the_encoder(vae: VaeFacts, ranks: int, no_exchange: None) -> None:
+@pytest.mark.parametrize(("vae", "ranks"), [(WanVae(), 1), (WAN22_5B, 2)], ids=["2.1 alone", "2.2 on two ranks"])
+def test_memory_and_operations_are_those_of_the_encoder(vae: WanVae, ranks: int, no_exchange: None) -> None:
     """Wan's autoencoders in full size at 1280x720, 17 frames, on the meta device."""
     plan = case(vae, 720 // vae.stride_space, 1280 // vae.stride_space, 17, ranks)
     with torch.device("meta"):
-        model = AutoencoderKLWan(**config(vae)).requires_grad_(False)
+        autoencoder = WanAutoencoder(AutoencoderKLWan(**config(vae)).requires_grad_(False))
         pixels = torch.empty(1, *rules.pixel_shape(plan))
     strip = halo.Strip(Group("parallel-vae", tuple(range(ranks)), 0, Traffic()), -1, rules.strip_sizes(plan))
     own = pixels.chunk(ranks, dim=-1)[0]
-    with halo.sharded(model.encoder, strip), LiveBytes([own]) as held, FlopCounterMode(display=False) as operations:
-        encode(model, own)
+    with (
+        halo.sharded(autoencoder, "encoder", strip),
+        LiveBytes([own]) as held,
+        FlopCounterMode(display=False) as operations,
+    ):
+        autoencoder.encode(own)
     declared = sum(term.size for term in rules.memory(plan, 0) if term.phases == ("condition",))
     assert declared == pytest.approx(held.peak, rel=0.05)
     assert price.encoder_flops(plan) / ranks == pytest.approx(operations.get_total_flops(), rel=0.01)
@@ -238,7 +241,7 @@ def test_memory_and_operations_are_those_of_the_encoder(vae: VaeFacts, ranks: in
 
 def test_the_planner_does_not_forget_what_is_given() -> None:
     """Its seconds come on top of the clip's, its memory beside weights and VAE, before denoising."""
-    plan = plan_for(VaeFacts(), 90, 160, 21, Degrees(ulysses=8, vae=8))
+    plan = plan_for(WanVae(), 90, 160, 21, Degrees(ulysses=8, vae=8))
     given, rack = conditioned(plan, 81), machine("gb200-nvl72")
     assert price.encode_seconds(plan, rack) == 0 < price.encode_seconds(given, rack)
     assert cost(given, rack).clip - cost(plan, rack).clip == pytest.approx(price.encode_seconds(given, rack))

@@ -24,9 +24,8 @@ from hybridgen.engine.video import VideoWriter, read_frames
 from hybridgen.models import load
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.registry import denoiser
+from hybridgen.models.registry import KINDS, family_of
 from hybridgen.models.tiny.build import build
-from hybridgen.models.tiny.kinds import KINDS
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Plan
@@ -177,7 +176,7 @@ def job_of(case: Case, plan: Plan, attention: str = "auto") -> Job:
 @lru_cache
 def _inputs(case: Case, dtype: str) -> Inputs:
     plan = case.plan(dtype=dtype)
-    encoder = denoiser(plan.facts).encoder(plan, case.folder, torch.device("cpu"))
+    encoder = family_of(plan.facts).denoiser(plan.facts).encoder(plan, case.folder, torch.device("cpu"))
     with torch.no_grad():
         return encoder.encode(PROMPT, NEGATIVE, list(case.inputs().images))
 
@@ -188,7 +187,7 @@ def _loaded(case: Case, dtype: str) -> tuple[list[Any], Any]:
     plan, cpu = case.plan(dtype=dtype), torch.device("cpu")
     experts = load.empty_experts(plan, case.folder)
     load.fill(experts, plan, case.folder, cpu)
-    return experts, load.load_vae(case.folder, cpu)
+    return experts, load.load_autoencoder(plan.facts, case.folder, cpu)
 
 
 def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
@@ -211,7 +210,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
                 encode=lambda _: inputs,
                 empty_experts=lambda *_: experts,
                 fill=lambda *_: None,
-                load_vae=lambda *_: vae,
+                load_autoencoder=lambda *_: vae,
             )
         model = worker.ready(rank)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None

@@ -17,11 +17,13 @@ from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import set_up
 from hybridgen.engine.worker import apply_strategies
+from hybridgen.models.autoencoder import to_uint8
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.tiny.weights import unit_scale
 from hybridgen.models.wan import random as wan_random
 from hybridgen.models.wan.denoiser import Wan
-from hybridgen.models.wan.vae import to_uint8, unnormalise
+from hybridgen.models.wan.facts import WanTransformer
+from hybridgen.models.wan.vae import WanAutoencoder
 from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import Clip, Plan
@@ -32,7 +34,7 @@ from tests.support.live_bytes import LiveBytes
 from tests.support.ranks import run_ranks, without_memory
 from tests.support.tiny_vae import TINY, build_vae
 
-TRANSFORMER = TransformerFacts(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
+TRANSFORMER = WanTransformer(layers=2, heads=8, head_dim=16, ffn=192, text_dim=24, freq_dim=32)
 FACTS = ModelFacts(
     name="tiny",
     pipeline="WanPipeline",
@@ -163,7 +165,7 @@ def run_plan(plan: Plan, attention: str = "auto", count: bool = False) -> Outcom
             x = denoise(rank, model)
         latents, frames = gather_latents(rank, model, x), None
         if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
-            model.vae = build_vae(plan.facts.vae)
+            model.vae = WanAutoencoder(build_vae(plan.facts.vae))
             frames = [chunk for chunk in model.decode(latents) if chunk is not None]
         held = tensors.peak if tensors else 0
         return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), held
@@ -181,4 +183,4 @@ def stock_frames(latents: Tensor) -> Tensor:
     """What one process decodes them to, uint8 [T, H, W, 3]."""
     vae = build_vae(FACTS.vae)
     with torch.no_grad():
-        return to_uint8(vae.decode(unnormalise(vae, latents)).sample)
+        return to_uint8(vae.decode(WanAutoencoder(vae).unnormalise(latents)).sample)

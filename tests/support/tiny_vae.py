@@ -12,16 +12,18 @@ from torch import Tensor
 
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.catalogue import find
-from hybridgen.models.wan.vae import decode_stream
-from hybridgen.plan.facts import ModelFacts, VaeFacts
+from hybridgen.models.wan.vae import WanAutoencoder
+from hybridgen.models.wan.vae_facts import WanVae
+from hybridgen.plan.autoencoder import VaeFacts
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.strategies.parallel_vae.halo import Strip, sharded
 from hybridgen.strategies.parallel_vae.rules import NAME, split_dim, strip_sizes
 from hybridgen.strategies.registry import AXES, Degrees
 
-TINY = VaeFacts(base_dim=8, res_blocks=1)
-RESIDUAL = VaeFacts(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
-WAN22_5B = VaeFacts(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2, encoder_base_dim=160)
+TINY = WanVae(base_dim=8, res_blocks=1)
+RESIDUAL = WanVae(base_dim=8, res_blocks=1, stride_space=16, residual=True, patch=2)
+WAN22_5B = WanVae(base_dim=256, latent_channels=48, stride_space=16, residual=True, patch=2, encoder_base_dim=160)
 
 
 def facts(vae: VaeFacts) -> ModelFacts:
@@ -37,7 +39,7 @@ def plan_for(
     return Plan(facts(vae), clip, degrees, order)
 
 
-def config(vae: VaeFacts) -> dict[str, Any]:
+def config(vae: WanVae) -> dict[str, Any]:
     """The facts as diffusers' arguments."""
     return {
         "base_dim": vae.encoder_base_dim or vae.base_dim,
@@ -58,6 +60,7 @@ def config(vae: VaeFacts) -> dict[str, Any]:
 
 def build_vae(vae: VaeFacts) -> Any:
     """A VAE of these facts whose weights give activations of unit scale, and pixels mostly within [-1, 1]."""
+    assert isinstance(vae, WanVae)
     torch.manual_seed(0)
     model = AutoencoderKLWan(**config(vae)).eval()
     for name, weight in model.named_parameters():
@@ -80,8 +83,9 @@ def decode_strips(model: Any, mesh: Mesh, plan: Plan, latents: Tensor) -> Tensor
     group, dim, sizes = mesh.overlay("vae", NAME), split_dim(plan), strip_sizes(plan)
     assert group is not None
     own = torch.split(latents, list(sizes), dim)[group.rank]
-    with sharded(model.decoder, Strip(group, dim, sizes)):
-        strip = torch.cat(list(decode_stream(model, own)), dim=2)
+    autoencoder = WanAutoencoder(model)
+    with sharded(autoencoder, "decoder", Strip(group, dim, sizes)):
+        strip = torch.cat(list(autoencoder.decode(own)), dim=2)
     strips: list[Tensor] = [strip] * group.size
     dist.all_gather_object(strips, strip)
     return torch.cat(strips, dim)

@@ -78,10 +78,8 @@ def transformer(folder: Folder, index: Config) -> CosmosTransformer:
     config = folder.json("transformer/config.json")
     for part in ("extra_pos_embed_type", "img_context_dim_in", "controlnet_block_every_n"):
         if config.get(part):
-            raise RequestError.told(
-                "unsupported-pipeline",
-                f"the transformer's {part} is {config[part]}; Cosmos Predict 2 and 2.5 have none, and no other is run",
-            )
+            problem = f"its transformer's {part} is {config[part]}, which no Cosmos Predict 2 or 2.5 has"
+            raise RequestError("unsupported-pipeline", "model", folder.path, problem)
     hidden = config["num_attention_heads"] * config["attention_head_dim"]
     patch_t, patch_h, patch_w = config["patch_size"]
     text = config["crossattn_proj_in_channels"] if config.get("use_crossattn_projection") else config["text_embed_dim"]

@@ -30,19 +30,15 @@ PACKAGE = "cosmos_guardrail"
 def check_installed(model: str) -> None:
     """Raise RequestError (guardrail) where the checker's package is missing; nothing is imported."""
     if find_spec(PACKAGE) is None:
-        raise RequestError.told(
-            RULE,
-            f"--model {model} is run with NVIDIA's guardrail, and the package {PACKAGE} is not installed",
-            WHY,
-            ["pip install 'hybridgen[cosmos]'"],
-        )
+        problem = f"it is run with NVIDIA's guardrail, and the package {PACKAGE} is not installed"
+        raise RequestError(RULE, "model", model, problem, tries=["pip install 'hybridgen[cosmos]'"])
 
 
 def check_outputs(model: str, latents: Path | None) -> None:
     """Raise RequestError (guardrail) for files that it cannot check."""
     if latents is not None:
-        message = f"--latents {latents} cannot be kept: the guardrail of {model} checks and blurs frames only"
-        raise RequestError.told(RULE, message, WHY, [{"latents": None}])
+        problem = f"the guardrail of {model} checks and blurs frames only, so latents cannot be kept"
+        raise RequestError(RULE, "latents", latents, problem, tries=[{"latents": None}])
 
 
 class Guardrail:

@@ -12,7 +12,6 @@ from hybridgen.distributed.sequence import Shard
 from hybridgen.models.cosmos.denoiser import Cosmos
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.slots import Step
-from hybridgen.models.wan import vae as wan_vae
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -104,11 +103,11 @@ class VideoToWorld(Predict2):
 
         found = DiagonalGaussianDistribution(moments)
         noise = self.noise_of_given(generator)[:, :, : moments.shape[2]]
-        mean, std = wan_vae.statistics(self.vae, moments)
+        mean, std = self.vae.statistics(moments)
         return (found.mean + found.std * noise - mean) / std  # type: ignore[no-any-return]
 
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
-        mean, std = wan_vae.statistics(self.vae, latents_BCTHW)
+        mean, std = self.vae.statistics(latents_BCTHW)
         return (latents_BCTHW * std + mean).to(self.vae.dtype)
 
 

@@ -36,12 +36,9 @@ def checkpoint(name: str) -> Path:
                     raise
     except (OSError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise RequestError.told(
-            "model-unavailable",
-            f"--model tiny:{name} cannot be built in {target.parent} ({type(error).__name__}); "
-            "nearest: another folder, by XDG_CACHE_HOME",
-            why=said[-1] if said else "",
-        ) from error
+        problem = f"it cannot be built in {target.parent} ({': '.join([type(error).__name__, *said[-1:]])})"
+        nearest = "another folder, by XDG_CACHE_HOME"
+        raise RequestError("model-unavailable", "model", f"tiny:{name}", problem, nearest) from error
     return target
 
 

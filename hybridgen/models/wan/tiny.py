@@ -58,7 +58,15 @@ RESIDUAL_VAE = vae(
 )
 """Wan 2.2's layout: 16 pixels a cell."""
 
-WAN_TEXT = Kind("wan2.1-t2v", "WanPipeline", wan, vae=VAE, scheduler=unipc(flow_shift=3.0), optional=("transformer_2",), index=of_wan())
+WAN_TEXT = Kind(
+    "wan2.1-t2v",
+    "WanPipeline",
+    wan,
+    vae=VAE,
+    scheduler=unipc(flow_shift=3.0),
+    optional=("transformer_2",),
+    index=of_wan(),
+)
 WAN_IMAGE = Kind(
     "wan2.1-i2v",
     "WanImageToVideoPipeline",

@@ -33,12 +33,12 @@ class WanVae(VaeFacts):
     """Pixels per side that the outermost layer folds into channels."""
 
     @cached_property
-    def decoder(self) -> Half:  # type: ignore[override]
+    def decoder(self) -> Half:
         middle = self.base_dim * self.dim_mult[-1]
         return Half(tuple(self._decoder_layers()), 3 * self.patch**2, middle, inputs=6)
 
     @cached_property
-    def encoder(self) -> Half:  # type: ignore[override]
+    def encoder(self) -> Half:
         middle = self._encoder_dim * self.dim_mult[-1]
         return Half(tuple(self._encoder_layers()), 2 * self.latent_channels, middle, inputs=7 if self.residual else 5)
 

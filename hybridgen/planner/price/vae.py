@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Literal
 
+from hybridgen.plan.autoencoder import Half
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.planner.hardware.constants import Hardware, Link
 from hybridgen.planner.hardware.hosts import ranks_of_domain
@@ -13,6 +15,7 @@ from hybridgen.planner.hardware.topology import Span, link, span
 from hybridgen.strategies.parallel_vae import rules
 from hybridgen.strategies.registry import Degrees
 
+Side = Literal["decoder", "encoder"]
 MAX_WIDTH = 32
 """Widest VAE that is tried."""
 TAPS = 27
@@ -23,12 +26,12 @@ STRIDED = 9 / 4
 
 def decoder_flops(plan: Plan) -> float:
     """Of the whole clip: every convolution of the decoder at the size of its input (upsampling ones grow after it)."""
-    return _flops(_alone(plan), rules.decoder_layers, 3 * plan.facts.vae.patch**2, plan.latent_shape[1])
+    return _flops(_alone(plan), "decoder")
 
 
 def encoder_flops(plan: Plan) -> float:
     """Of all the video that is given: every convolution of the encoder at the size of its input."""
-    return _flops(_alone(plan), rules.encoder_layers, 2 * plan.facts.vae.latent_channels, rules.encoded_latents(plan))
+    return _flops(_alone(plan), "encoder")
 
 
 def _alone(plan: Plan) -> Plan:
@@ -36,16 +39,23 @@ def _alone(plan: Plan) -> Plan:
     return replace(plan, degrees=Degrees(), dtype="float32")
 
 
+def _half(plan: Plan, side: Side) -> tuple[Half, int]:
+    """The decoder or the encoder, and how many latent frames pass through it in a request."""
+    if side == "decoder":
+        return plan.facts.vae.decoder, plan.latent_shape[1]
+    return plan.facts.vae.encoder, rules.encoded_latents(plan)
+
+
 @lru_cache(maxsize=64)
-def _flops(plan: Plan, layers: rules.Layers, last: int, passes: int) -> float:
-    """Of so many passes through convolutions of which the last makes `last` channels."""
+def _flops(plan: Plan, side: Side) -> float:
+    """Of all passes through the convolutions."""
+    half, passes = _half(plan, side)
     area, total = math.prod(plan.latent_shape[2:]), 0.0
+    outputs = [*(x.channels for x in half.layers[1:]), half.outputs]
     for first, count in ((True, min(passes, 1)), (False, max(passes - 1, 0))):
-        work = list(layers(plan, first))
-        outputs = [x.channels for x in work[1:]] + [last]
         total += count * sum(
-            2 * (STRIDED if x.strided else TAPS) * x.channels * out * x.frames * x.scale**2 * area
-            for x, out in zip(work, outputs, strict=True)
+            2 * (STRIDED if x.strided else TAPS) * x.channels * out * x.frames_of(first) * x.scale**2 * area
+            for x, out in zip(half.layers, outputs, strict=True)
         )
     return total
 
@@ -53,7 +63,7 @@ def _flops(plan: Plan, layers: rules.Layers, last: int, passes: int) -> float:
 def decode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
     """The VAE's decoder alone: its share of the work, edges exchanged with neighbours, pixels gathered."""
     frames, width = plan.latent_shape[1], plan.degrees.vae
-    seconds = _split_seconds(plan, hardware, where, decoder_flops(plan), rules.decoder_layers, frames)
+    seconds = _split_seconds(plan, hardware, where, decoder_flops(plan), "decoder")
     return seconds + (width - 1) * frames * hardware.pixels.value
 
 
@@ -62,7 +72,7 @@ def encode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) ->
     frames, width = rules.encoded_latents(plan), plan.degrees.vae
     if not frames:
         return 0.0
-    seconds = _split_seconds(plan, hardware, where, encoder_flops(plan), rules.encoder_layers, frames)
+    seconds = _split_seconds(plan, hardware, where, encoder_flops(plan), "encoder")
     given = math.prod(rules.pixel_shape(plan)) * FP32
     return seconds + given * (width - 1) / width / _link(plan, hardware, where).bandwidth.value
 
@@ -72,15 +82,13 @@ def vae_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> fl
     return encode_seconds(plan, hardware, where) + decode_seconds(plan, hardware, where)
 
 
-def _split_seconds(
-    plan: Plan, hardware: Hardware, where: Span | None, flops: float, layers: rules.Layers, passes: int
-) -> float:
+def _split_seconds(plan: Plan, hardware: Hardware, where: Span | None, flops: float, side: Side) -> float:
     """One half of the VAE on the plan's ranks: the widest strip's share of the work, and its edges."""
     alone = flops / hardware.decoder.value
     if plan.degrees.vae == 1:
         return alone
     by, sizes = _link(plan, hardware, where), rules.strip_sizes(plan)
-    count, size = _edges(_alone(plan), layers, passes)
+    count, size = _edges(_alone(plan), side)
     return alone * max(sizes) / sum(sizes) + count * by.hop.value + 2 * size / by.bandwidth.value
 
 
@@ -89,9 +97,9 @@ def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
 
 
 @lru_cache(maxsize=64)
-def _edges(plan: Plan, layers: rules.Layers, passes: int) -> tuple[int, int]:
+def _edges(plan: Plan, side: Side) -> tuple[int, int]:
     """(exchanges, bytes to one neighbour) of a rank in the whole request."""
-    counts = rules.halo_counts(plan, layers, passes)
+    counts = rules.halo_counts(*_half(plan, side))
     numbers = sum(n * channels * length for (channels, length, _), n in counts.items())
     return counts.total(), numbers * rules.across(plan) * FP32
 

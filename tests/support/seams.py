@@ -1,4 +1,4 @@
-"""The names of diffusers that hybridgen builds on, looked up when a rank loads: most are private, and may change."""
+"""The names of diffusers that hybridgen builds on: most are private, and may change with a minor version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
-
-from hybridgen.errors import RequestError
-
-TESTED = "0.42.1"
-"""The version of diffusers that the tests ran with."""
 
 
 @dataclass(frozen=True)
@@ -139,24 +134,17 @@ BY_PIPELINE = {
 """What a pipeline class needs beside EVERY."""
 
 
-def check(pipeline: str, transformer: Any) -> None:
-    """Raise RequestError (diffusers-changed) for the first name that is missing; the transformer needs no weights."""
-    import diffusers
-
-    for seams in (EVERY, BY_PIPELINE.get(pipeline, Seams())):
-        for missing in [*_missing_calls(seams), *_missing_parts(seams, transformer)]:
-            raise RequestError.told(
-                "diffusers-changed",
-                f"diffusers {diffusers.__version__} has no {missing}, which hybridgen builds on; nearest: {TESTED}",
-                tries=(f"pip install diffusers=={TESTED}",),
-            )
+def missing(pipeline: str, transformer: Any) -> list[str]:
+    """Every name that is not there; the transformer needs no weights."""
+    wanted = (EVERY, BY_PIPELINE[pipeline])
+    return [name for seams in wanted for name in (*_missing_calls(seams), *_missing_parts(seams, transformer))]
 
 
 def _missing_calls(seams: Seams) -> Iterator[str]:
     for name, parameters in seams.calls.items():
         module, _, path = name.partition(":")
         try:
-            found = _found(import_module(module), path)
+            found = found_in(import_module(module), path)
         except (ImportError, AttributeError):
             yield f"{module}.{path}"
             continue
@@ -167,12 +155,12 @@ def _missing_calls(seams: Seams) -> Iterator[str]:
 def _missing_parts(seams: Seams, transformer: Any) -> Iterator[str]:
     for path in seams.parts:
         try:
-            _found(transformer, path)
+            found_in(transformer, path)
         except (AttributeError, LookupError):
             yield f"{type(transformer).__name__}.{path}"
 
 
-def _found(owner: Any, path: str) -> Any:
+def found_in(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = owner[int(name)] if name.isdigit() else getattr(owner, name)
     return owner
