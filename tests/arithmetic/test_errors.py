@@ -57,7 +57,7 @@ REFUSED = [
         "ulysses4",
     ),
     ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
-    ("run --model dmo -p x", "unknown-model", "did you mean demo?"),
+    ("run --model dmo -p x", "unknown-model", "nearest: demo"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),
     ("run --model demo --set request.setps=3 -p x", "recipe-key", "did you mean steps?"),
     ("run --model demo --set request.steps=abc -p x", "recipe-value", "a whole number"),
