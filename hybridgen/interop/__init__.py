@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybridgen.errors import Change, RequestError
+from hybridgen.plan.degrees import Degree, Value
 from hybridgen.plan.plan import Plan
 
 
@@ -26,3 +27,18 @@ def refuse(engine: str, plan: Plan, lacks: dict[str, bool], nearest: str = "", t
     if faults:
         problem = f"{engine} cannot run {plan.facts.name}, {plan.degrees}: {'; '.join(faults)}"
         raise RequestError("engine-lacks", "", None, problem, nearest, tries)
+
+
+def named(plan: Plan, target: str) -> dict[str, Value]:
+    """The degrees above 1 under the names that a target of `recipes export` has for them, in the order of the flags."""
+    return {d.engines[target]: plan.degrees.value(d) for d in _used(plan) if target in d.engines}
+
+
+def unnamed(plan: Plan, target: str) -> dict[str, bool]:
+    """Faults for refuse(): the degrees above 1 that a target has no name for."""
+    missing = [degree for degree in _used(plan) if target not in degree.engines]
+    return {f"no {degree.name} (--{degree.name} {degree.text(plan.degrees.value(degree))})": True for degree in missing}
+
+
+def _used(plan: Plan) -> list[Degree]:
+    return sorted(plan.degrees.used(), key=lambda degree: degree.listed)

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridgen.interop import Export, refuse
+from hybridgen.interop import Export, named, refuse, unnamed
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
+from hybridgen.strategies import registry
 from hybridgen.strategies.parallel_vae.rules import split_dim
 from hybridgen.strategies.registry import AXES
 
 ENGINE = "TensorRT-LLM VisualGen"
-DEGREES = {
-    "cfg_size": "cfg",
-    "ulysses_size": "ulysses",
-    "ring_size": "ring",
-    "tp_size": "tp",
-    "parallel_vae_size": "vae",
-}
-"""Names of degrees there and here; attn2d_size is a pair."""
+TARGET = "trtllm"
+DEGREES = {d.engines[TARGET]: d.name for d in registry.DEGREES if TARGET in d.engines and len(d.axes) == 1}
+"""Its names of degrees that are numbers, and the names here."""
 BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
 """hybridgen's kernels by its names; VANILLA returns no log-sum-exp, so merging needs FA4."""
 
@@ -31,12 +27,10 @@ def export(recipe: Recipe, plan: Plan) -> Export:
     import yaml
 
     refuse(ENGINE, plan, _lacks(recipe, plan))
-    clip, degrees = plan.clip, plan.degrees
-    sizes = {there: getattr(degrees, here) for there, here in DEGREES.items()}
-    parallel: dict[str, Any] = {name: size for name, size in sizes.items() if size > 1}
-    if degrees.attn2d != (1, 1):
-        parallel["attn2d_size"] = list(degrees.attn2d)
-    if degrees.vae > 1 and split_dim(plan) == -2:
+    clip = plan.clip
+    sizes = sorted(named(plan, TARGET).items(), key=lambda item: isinstance(item[1], tuple))
+    parallel: dict[str, Any] = {name: list(size) if isinstance(size, tuple) else size for name, size in sizes}
+    if plan.degrees.vae > 1 and split_dim(plan) == -2:
         parallel["parallel_vae_split_dim"] = "height"
     content = {
         "model": plan.facts.source,
@@ -63,7 +57,7 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     uneven = count % degrees.sequence != 0 and not plan.facts.pads  # its Cosmos3 is published on 36 ranks, 44160 tokens
     return {
         f"{plan.facts.name} is no model of the hub": plan.facts.source.count("/") != 1,
-        f"no pipefusion (--pipefusion {degrees.pipefusion})": degrees.pipefusion > 1,
+        **unnamed(plan, TARGET),
         f"its {degrees.sequence} sequence ranks must divide the {count} tokens": uneven,
         f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",
         f"no kernel {kernel} (--attention {kernel}); nearest: {', '.join(BACKENDS)}": kernel != "auto"

@@ -12,15 +12,19 @@ from pathlib import Path
 
 from hybridgen.engine.prepare import negative_prompt
 from hybridgen.errors import Change
-from hybridgen.interop import Export, refuse
+from hybridgen.interop import Export, named, refuse, unnamed
 from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
+from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
 
 ENGINE = "xDiT (xfuser 0.7.0)"
 MODELS = ("Wan-AI/Wan2.1-T2V-14B-Diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers")
 """What its runner knows of the models known here."""
+TARGET = "xdit"
+SWITCHES = ("use_parallel_vae",)
+"""Its flags of degrees that take no value: all ranks."""
 KERNELS = {
     "sdpa": "SDPA",
     "cudnn": "CUDNN",
@@ -44,8 +48,9 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
     """Arguments of xfuser.runner. Raises RequestError (engine-lacks) with all that xDiT lacks for the plan."""
     near = _nearest(plan)
     refuse(ENGINE, plan, _lacks(recipe, plan), near.flags() if near else "", _tries(recipe, plan, near))
-    clip, degrees, request = plan.clip, plan.degrees, recipe.request
-    named = {
+    clip, request, sizes = plan.clip, recipe.request, named(plan, TARGET)
+    switches = [name for name in SWITCHES if sizes.pop(name, None)]
+    options = {
         "model": plan.facts.source,
         "prompt": request.prompt or "",
         "negative_prompt": negative_prompt(request, plan),
@@ -57,12 +62,11 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
         "guidance_scale_2": clip.guidances[1] if plan.facts.experts > 1 else None,
         "seed": request.seed,
         "flow_shift": flow_shift(plan),
-        "ulysses_degree": degrees.ulysses if degrees.ulysses > 1 else None,
-        "ring_degree": degrees.ring if degrees.ring > 1 else None,
+        **sizes,
         "attention_backend": KERNELS.get(recipe.runtime.attention or "auto"),
     }
-    words = [word for name, value in named.items() if value is not None for word in _words(name, str(value))]
-    return words + ["--use_parallel_vae"] * (degrees.vae > 1)
+    words = [word for name, value in options.items() if value is not None for word in _words(name, str(value))]
+    return words + [f"--{name}" for name in switches]
 
 
 def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
@@ -110,10 +114,7 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     kernel = recipe.runtime.attention or "auto"
     return {
         "its runner has Wan 2.1 and Wan 2.2 T2V with 14B parameters only": plan.facts.source not in MODELS,
-        "no cfg parallelism for text-to-video (--cfg 2)": degrees.cfg > 1,
-        f"no attention2d (--attn2d {'x'.join(map(str, degrees.attn2d))})": degrees.attn2d != (1, 1),
-        f"no tensor parallelism for Wan (--tp {degrees.tp})": degrees.tp > 1,
-        f"no pipefusion for Wan (--pipefusion {degrees.pipefusion})": degrees.pipefusion > 1,
+        **unnamed(plan, TARGET),
         f"decodes on one rank or on all {world} (--vae {degrees.vae})": degrees.vae not in (1, world),
         f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",
         f"writes {FPS} frames a second (--fps {clip.fps})": clip.fps != FPS,
@@ -135,8 +136,7 @@ def _tries(recipe: Recipe, plan: Plan, near: Degrees | None) -> list[Change]:
     """The change to these degrees, where it is all that is needed."""
     if near is None or any(_lacks(recipe, replace(plan, degrees=near)).values()):
         return []
-    others = ("usp", "patches", "warmup", "order")
-    gone = {name: None for name in others if getattr(recipe.parallel, name) is not None}
+    gone = {name: None for name in registry.BESIDE if getattr(recipe.parallel, name) is not None}
     return [{**gone, **near.instead_of(plan.degrees)}]
 
 

@@ -38,10 +38,10 @@ def test_the_xdit_command() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"cfg": 2}, "no cfg parallelism for text-to-video (--cfg 2); nearest: --ulysses 2 --vae 2"),
-        ({"attn2d": "3x3", "ulysses": 8}, "no attention2d (--attn2d 3x3); nearest: --ring 9 --ulysses 8 --vae 72"),
-        ({"tp": 2}, "no tensor parallelism for Wan (--tp 2)"),
-        ({"pipefusion": 2}, "no pipefusion for Wan (--pipefusion 2)"),
+        ({"cfg": 2}, "no cfg (--cfg 2); nearest: --ulysses 2 --vae 2"),
+        ({"attn2d": "3x3", "ulysses": 8}, "no attn2d (--attn2d 3x3); nearest: --ring 9 --ulysses 8 --vae 72"),
+        ({"tp": 2}, "no tp (--tp 2)"),
+        ({"pipefusion": 2}, "no pipefusion (--pipefusion 2)"),
         ({"ulysses": 4, "vae": 2}, "decodes on one rank or on all 4 (--vae 2)"),
         ({"model": "wan2.1-1.3b"}, "Wan 2.1 and Wan 2.2 T2V with 14B parameters only"),
         ({"dtype": "float32"}, "computes in bfloat16 (--dtype float32)"),
