@@ -53,16 +53,10 @@ def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[V
 
 
 def legal_plans(template: Plan, world: int, fixed: Fixed | None = None) -> list[Plan]:
-    """The legal plans for `world` ranks, everything but the degrees as in the template."""
-    given = fixed or {}
-    plans = []
-    for degrees in degree_sets(template, world, given):
-        plan = replace(template, degrees=degrees)
-        if "vae" not in given:
-            plan = with_vae(plan)
-        if not registry.violations(plan):
-            plans.append(plan)
-    return plans
+    """The legal plans for `world` ranks, everything but the degrees as in the template; the VAE on one rank unless
+    its width is given."""
+    plans = (replace(template, degrees=degrees) for degrees in degree_sets(template, world, fixed))
+    return [plan for plan in plans if not registry.violations(plan)]
 
 
 def with_vae(plan: Plan) -> Plan:
@@ -90,4 +84,4 @@ def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
     """Legal plans for `world` ranks that are exact whatever the steps, those most like the given one first."""
     template = replace(plan, stages=())  # a list of stages is of one degree alone
     plans = legal_plans(template, world, exact_only())
-    return sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]
+    return [with_vae(p) for p in sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]]

@@ -194,8 +194,8 @@ def test_streaming_hides_the_writing() -> None:
     plan = wan(vae=1)
     seconds = vae_price.decode_seconds(plan, RACK)
     written = vae_price.writing_seconds(plan, RACK)
-    streamed, waited = (vae_price.tail_seconds(plan, RACK, seconds, s) for s in (True, False))
+    streamed, waited = (vae_price.tail(plan, RACK, streamed=s).end for s in (True, False))
     assert waited == pytest.approx(RACK.fixed.value + seconds + written)
     assert streamed == pytest.approx(RACK.fixed.value + seconds + written / 20)
     slow = replace(RACK, writing=RACK.writing.times(0.01, ""))  # then the writing is what is waited for
-    assert vae_price.tail_seconds(plan, slow, seconds) == pytest.approx(RACK.fixed.value + 100 * written)
+    assert vae_price.tail(plan, slow).end == pytest.approx(RACK.fixed.value + 100 * written)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 from hybridgen.errors import RequestError
@@ -21,6 +18,8 @@ def checkpoint(name: str) -> Path:
 
     Raises RequestError (model-unavailable) when it cannot be built there.
     """
+    import tempfile
+
     target = _cache() / f"{name}-{_version()}"
     if target.is_dir():
         return target
@@ -57,6 +56,9 @@ def _cache() -> Path:
 
 def _version() -> str:
     """Changes with everything that decides about the bytes: this code and the libraries that write."""
+    import hashlib
+    from importlib.metadata import version
+
     digest = hashlib.sha256(" ".join(version(library) for library in MAKERS).encode())
     here = Path(__file__).parent
     for path in sorted([*here.glob("*.py"), *here.parent.glob("*/tiny.py")]):

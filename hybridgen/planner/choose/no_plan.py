@@ -12,7 +12,7 @@ from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
-from hybridgen.planner.choose.search import held, search
+from hybridgen.planner.choose.search import held, nearest, search
 from hybridgen.recipe import legal as candidates
 from hybridgen.recipe.resolve import MAX_RANKS
 from hybridgen.strategies import registry
@@ -34,8 +34,8 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
         return _no_plan(ask)
     rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
     rejected = [r for r in rejected if r.rule == rule]
-    nearest = min(rejected, key=lambda r: r.excess)
-    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {nearest.plan.degrees} {nearest.message}"
+    closest = min(rejected, key=lambda r: r.excess)
+    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {closest.plan.degrees} {closest.message}"
     found = _with_more(ask)
     if found.candidates:
         return RequestError.told(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
@@ -174,7 +174,7 @@ def illegal(found: Recommendation) -> Iterator[Rejected]:
             if (violation.rule, violation.message) in seen:
                 continue
             seen.add((violation.rule, violation.message))
-            near = min(found.candidates, key=lambda c: candidates.distance(degrees, c.plan.degrees))
+            near = nearest(degrees, found.candidates)
             yield Rejected(plan, violation.rule, violation.message, near.config)
 
 

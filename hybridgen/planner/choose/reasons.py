@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate, oblong
 from hybridgen.planner.hardware.constants import Hardware
@@ -16,11 +17,16 @@ FEW_TOKENS = 256
 """Below so many tokens a rank, matrix products no longer fill a GPU. Legal, and worth a word."""
 
 
-def explained(order: Sequence[Candidate], hardware: Hardware) -> Iterator[Candidate]:
-    """The ranked plans, each with its reasons."""
-    for place, candidate in enumerate(order):
-        first = _for_the_first(order) if place == 0 else [_against(candidate, order[0])]
-        yield replace(candidate, why=tuple(w for w in (*first, mesh_reason(candidate, hardware)) if w))
+def explained(found: Recommendation) -> Recommendation:
+    """The same plans, each with its reasons."""
+    order = found.candidates
+    return replace(found, candidates=tuple(_with_reasons(candidate, found) for candidate in order))
+
+
+def _with_reasons(candidate: Candidate, found: Recommendation) -> Candidate:
+    best = found.best
+    first = _for_the_first(found.candidates) if candidate is best else [_against(candidate, best)]
+    return replace(candidate, why=tuple(w for w in (*first, mesh_reason(candidate, found.ask.hardware)) if w))
 
 
 def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
@@ -59,7 +65,8 @@ def _preferred(best: Candidate, other: Candidate) -> str:
 
 def _against(candidate: Candidate, best: Candidate) -> str:
     """What a plan spends more time on than the first one, most of all."""
-    more = {name: seconds - by_name(best).get(name, 0.0) for name, seconds in by_name(candidate).items()}
+    less = by_name(best)
+    more = {name: seconds - less.get(name, 0.0) for name, seconds in by_name(candidate).items()}
     name, seconds = max(more.items(), key=lambda item: item[1])
     return f"{name} +{_short(seconds)} s" if seconds > 0 else ""
 

@@ -14,6 +14,7 @@ from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.no_plan import refusal
 from hybridgen.planner.choose.ranking import tie_share
+from hybridgen.planner.choose.reasons import explained
 from hybridgen.planner.choose.search import search
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
@@ -92,7 +93,7 @@ def recommend(ask: Ask) -> Recommendation:
     found = search(ask)
     if not found.candidates:
         raise refusal(ask, found.rejected)
-    return found
+    return explained(found)
 
 
 def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
@@ -131,7 +132,7 @@ def widths(gpus: int) -> list[int]:
 def scaling(ask: Ask) -> list[Recommendation]:
     """The recommendation at every width up to `ask.gpus` at which there is one."""
     found = (search(replace(ask, gpus=width)) for width in widths(ask.gpus))
-    return [one for one in found if one.candidates]
+    return [explained(one) for one in found if one.candidates]
 
 
 def with_fewer(ask: Ask) -> Recommendation:

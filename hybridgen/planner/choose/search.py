@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Term
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.choose.ranking import Candidate, ranked, tie_share
-from hybridgen.planner.choose.reasons import explained
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.topology import Span, span
 from hybridgen.planner.price import memory
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
+from hybridgen.planner.price.vae import Tail
 from hybridgen.recipe import legal as candidates
+from hybridgen.strategies.registry import Degrees
 
 
 def search(ask: Ask) -> Recommendation:
     """All plans for exactly `ask.gpus` GPUs that are legal and fit, ranked; there may be none."""
-    one_gpu = one_gpu_seconds(ask.template, ask.hardware)
+    price = _pricer(ask)
     fitting, rejected = [], []
     for plan in candidates.legal_plans(ask.template, ask.gpus, ask.given):
-        candidate = priced(plan, ask, one_gpu)
+        candidate = price(plan)
         found = rejections(candidate, ask)
         rejected += found
         if not found:
             fitting.append(candidate)
     order = ranked(fitting, tie_share(ask.hardware))
-    return Recommendation(ask, tuple(explained(order, ask.hardware)), tuple(_with_nearest(rejected, order)), ask.gpus)
+    return Recommendation(ask, tuple(order), tuple(_with_nearest(rejected, order)), ask.gpus)
 
 
-def priced(plan: Plan, ask: Ask, one_gpu: float) -> Candidate:
-    """A plan with VAE width, mesh order, seconds and memory."""
-    if "vae" not in ask.fixed:
-        half = plan.world_size // plan.degrees.cfg
-        plan = _with_width(
-            plan, vae_price.best_width(plan, ask.hardware, half, plan.world_size, tie_share(ask.hardware))
-        )
-    plan = replace(plan, order=ask.order) if ask.order else best_order(plan, ask.hardware)
-    return Candidate(plan, cost(plan, ask.hardware), one_gpu, held(plan, ask.hardware))
+def _pricer(ask: Ask) -> Callable[[Plan], Candidate]:
+    """What gives a legal plan VAE width, mesh order, seconds and memory. What plans have in common is priced once."""
+    template, hardware, gpus = ask.template, ask.hardware, ask.gpus
+    one_gpu, domain = one_gpu_seconds(template, hardware), ranks_of_domain(gpus, hardware)
 
+    @cache
+    def width(half: int) -> int:
+        return vae_price.best_width(template, hardware, half, gpus, tie_share(hardware))
 
-def _with_width(plan: Plan, width: int) -> Plan:
-    return replace(plan, degrees=plan.degrees.changed(vae=width))
+    @cache
+    def tail(width: int, where: Span) -> Tail:
+        return vae_price.tail(replace(template, degrees=Degrees(vae=width)), hardware, where)
+
+    def price(plan: Plan) -> Candidate:
+        if "vae" not in ask.fixed:
+            plan = replace(plan, degrees=plan.degrees.changed(vae=width(gpus // plan.degrees.cfg)))
+        plan = replace(plan, order=ask.order) if ask.order else best_order(plan, hardware)
+        around = tail(plan.degrees.vae, span(plan.layout, "vae", domain))
+        return Candidate(plan, cost(plan, hardware, tail=around), one_gpu, held(plan, hardware))
+
+    return price
 
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
@@ -72,5 +84,9 @@ def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
 def _with_nearest(rejected: Sequence[Rejected], order: Sequence[Candidate]) -> Iterator[Rejected]:
     """Each with the fitting plan that is most like it."""
     for one in rejected:
-        near = sorted(order, key=lambda c: candidates.distance(one.plan.degrees, c.plan.degrees))[:1]
-        yield replace(one, nearest="".join(c.config for c in near))
+        yield replace(one, nearest=nearest(one.plan.degrees, order).config if order else "")
+
+
+def nearest(degrees: Degrees, order: Sequence[Candidate]) -> Candidate:
+    """The candidate whose degrees are most like these."""
+    return min(order, key=lambda c: candidates.distance(degrees, c.plan.degrees))

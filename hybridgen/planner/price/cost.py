@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
@@ -18,6 +18,7 @@ from hybridgen.planner.hardware.hosts import ranks_of_domain
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
+from hybridgen.planner.price.vae import Tail
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
 
@@ -53,11 +54,11 @@ class Cost:
     error: float
     """How far off it may be, as a share."""
 
-    @property
+    @cached_property
     def denoise(self) -> float:
         return sum(item.seconds for item in self.items)
 
-    @property
+    @cached_property
     def clip(self) -> float:
         """End to end, the model loaded."""
         return self.denoise + self.end
@@ -73,11 +74,10 @@ class Cost:
         return self.denoise * (1 - self.error), self.denoise * (1 + self.error)
 
 
-def cost(plan: Plan, hardware: Hardware, streamed: bool = True) -> Cost:
-    """The whole prediction for one plan under its mesh order."""
-    seconds = vae_price.decode_seconds(plan, hardware)
-    end = vae_price.tail_seconds(plan, hardware, seconds, streamed)
-    return Cost(tuple(denoise_items(plan, hardware)), seconds, end, hardware.error.value)
+def cost(plan: Plan, hardware: Hardware, streamed: bool = True, tail: Tail | None = None) -> Cost:
+    """The whole prediction for one plan under its mesh order; `tail` where it is priced already."""
+    decode, end = tail or vae_price.tail(plan, hardware, streamed=streamed)
+    return Cost(tuple(denoise_items(plan, hardware)), decode, end, hardware.error.value)
 
 
 def denoise_messages(plan: Plan) -> list[Message]:

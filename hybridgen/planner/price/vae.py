@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hybridgen.plan.autoencoder import Half
 from hybridgen.plan.plan import FP32, Plan
@@ -125,9 +125,21 @@ def writing_seconds(plan: Plan, hardware: Hardware) -> float:
     return plan.clip.frames * plan.clip.width * plan.clip.height / hardware.writing.value
 
 
-def tail_seconds(plan: Plan, hardware: Hardware, decode: float, streamed: bool = True) -> float:
-    """Everything but denoising: text, encode, decode, and writing, which runs beside the decode when streamed."""
-    writing = writing_seconds(plan, hardware)
+class Tail(NamedTuple):
+    """Seconds around denoising."""
+
+    decode: float
+    """The VAE's decoder."""
+    end: float
+    """Everything but denoising: text, encode, decode, and writing."""
+
+
+def tail(plan: Plan, hardware: Hardware, where: Span | None = None, streamed: bool = True) -> Tail:
+    """What a clip takes besides denoising; writing runs beside the decode when it is streamed.
+
+    where: how the VAE's ranks lie, as by default the plan's order says.
+    """
+    decode, writing = decode_seconds(plan, hardware, where), writing_seconds(plan, hardware)
     last = writing / plan.latent_shape[1] if streamed else writing
-    before = hardware.fixed.value + encode_seconds(plan, hardware)
-    return before + (max(decode, writing - last) if streamed else decode) + last
+    before = hardware.fixed.value + encode_seconds(plan, hardware, where)
+    return Tail(decode, before + (max(decode, writing - last) if streamed else decode) + last)
