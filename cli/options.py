@@ -11,6 +11,7 @@ import typer
 
 from hybridgen.recipe import fields as recipe
 from hybridgen.recipe.flags import name_of
+from hybridgen.recipe.typed import hints, plain
 
 PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
 
@@ -27,15 +28,6 @@ def peers() -> dict[str, tuple[str, str]]:
     from hybridgen.strategies.registry import SETTINGS
 
     return {flag: peer for item in SETTINGS for flag, peer in item.peers.items()} | PEERS
-
-
-TYPES: dict[str, Any] = {
-    "Optional[int]": Optional[int],
-    "Optional[float]": Optional[float],
-    "Optional[str]": Optional[str],
-    "Optional[int | str]": Optional[str],
-    "Optional[list[str]]": Optional[str],
-}
 
 
 def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
@@ -99,8 +91,10 @@ def _own_parameter(item: Any, kind: Any) -> inspect.Parameter:
 
 def _parameter(section: str, name: str, item: Any) -> inspect.Parameter:
     about = item.metadata
-    flags = about["flags"] or (recipe.flag_of(item),)
-    info = typer.Option(*flags, help=about["help"], metavar=about["metavar"], rich_help_panel=PANELS[section])
-    kind = TYPES[str(item.type)]
-    annotation = Annotated[kind, info]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    names = about["flags"] or (recipe.flag_of(item),)
+    info = typer.Option(*names, help=about["description"], metavar=about["metavar"], rich_help_panel=PANELS[section])
+    kind = plain(hints(recipe.SECTIONS.get(section, recipe.Recipe))[name])
+    if kind not in (int, float):  # lists, and numbers or text, are typed as text
+        kind = str
+    kinds = inspect.Parameter
+    return kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=Annotated[Optional[kind], info])

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hybridgen.cli import draw, text
-from hybridgen.distributed.files import free_name
+from hybridgen.distributed.files import may_write, written_whole
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.report import input_flags
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Measured, Recipe, compose
+from hybridgen.recipe.fields import Measured, Recipe, compose, keys_of
 from hybridgen.recipe.resolve import resolve
+from hybridgen.recipe.typed import dotted
 
 app = typer.Typer(help="Recipes: list, show, check, and exchange with other engines.", no_args_is_help=True)
 
@@ -45,7 +46,7 @@ def planned(recipe: Recipe) -> Plan:
     try:
         return resolve(recipe)
     except RequestError as error:
-        raise RequestError.told(error.rule, error.message, error.why) from error
+        raise error.changed(tries=()) from error
 
 
 @app.command("list")
@@ -145,7 +146,7 @@ def _result(one: Measured, recipe: Recipe) -> list[str]:
         "request": request,
         "runs": str(one.n or ""),
         "date": one.date,
-        "software": ", ".join(f"{k} {v}" for k, v in one.software.items()),
+        "software": ", ".join(f"{k} {v}" for k, v in (one.software or {}).items()),
         "kernel": one.kernel,
         "source": one.source,
         "notes": one.notes,
@@ -171,23 +172,37 @@ def check(
     paths = [library.located(path) for path in files or library.files()]
     for path in paths if fix else []:
         with suppress(RequestError, OSError):  # what is wrong with it is said below
-            before, after = path.read_text(encoding="utf-8"), fixed(path)
-            if after != before:
-                path.write_text(after, encoding="utf-8")
+            if (after := fixed(path)) != path.read_text(encoding="utf-8"):
+                with written_whole(path) as part:
+                    part.write_text(after, encoding="utf-8")
                 text.say(f"rewrote  {path}")
     found = [fault for path in paths for fault in faults_of(path)]
     if as_json:
-        text.answer(json.dumps([asdict(fault) for fault in found], indent=2))
+        text.answer(json.dumps([_as_data(fault) for fault in found], indent=2))
     elif os.environ.get("GITHUB_ACTIONS") == "true":
-        for one in found:
-            where = f"file={one.file},line={one.line},col={one.column},title={one.rule}"
-            text.answer(f"::error {where}::{one.message.replace('%', '%25')}")
+        text.answer(*map(_annotation, found))
     else:
-        text.answer(*map(str, found))
+        text.answer(*(f"{one.place}: {one.rule}: {one.remark}" for one in found))
     verdict = text.counted(len(found), "fault") if found else "all good"
     text.say(f"{text.counted(len(paths), 'file')}, {verdict}")
     if found:
         raise typer.Exit(1)
+
+
+def _as_data(fault: RequestError) -> dict[str, Any]:
+    """A fault as data: file, line and column beside the parts of every error."""
+    data = fault.as_data()
+    return {**data.pop("place"), **data, "message": fault.remark}
+
+
+def _annotation(fault: RequestError) -> str:
+    """A fault as GitHub's runners read it, in one line."""
+    assert fault.place is not None
+    where = f"file={fault.place.file},line={fault.place.line},col={fault.place.column},title={fault.rule}"
+    message = fault.remark
+    for character in "%\r\n":
+        message = message.replace(character, f"%{ord(character):02X}")
+    return f"::error {where}::{message}"
 
 
 @app.command()
@@ -214,7 +229,7 @@ def export(
     try:
         made = {Target.xdit: xdit.export, Target.trtllm: trtllm.export}[to](found, plan)
     except RequestError as error:
-        raise RequestError.told(error.rule, error.message, tries=_exports(error, recipe, to, settings or [])) from error
+        raise error.changed(tries=_exports(error, recipe, to, settings or [])) from error
     text.say(*(f"warning: {warning}" for warning in made.warnings))
     _write(made.text, out, overwrite)
 
@@ -222,7 +237,7 @@ def export(
 def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str]) -> list[str]:
     """The command with changes of flags as changes of keys."""
     changes = [change for change in error.tries if not isinstance(change, str)]
-    keys = [[f"parallel.{name}={value or 'null'}" for name, value in change.items()] for change in changes]
+    keys = [[f"{dotted(keys_of(flag))}={value or 'null'}" for flag, value in change.items()] for change in changes]
     start = ["hybridgen", "recipes", "export", str(recipe), "--to", to.value]
     return [shlex.join([*start, *(word for key in [*settings, *found] for word in ("--set", key))]) for found in keys]
 
@@ -249,8 +264,7 @@ def _write(content: str, out: Path | None, overwrite: bool) -> None:
     if out is None:
         text.answer(content.rstrip("\n"))
         return
-    if out.exists() and not overwrite:
-        message = f"--out {out} exists; give --overwrite to replace it, or another name"
-        raise RequestError.told("output-exists", message, tries=[{"out": str(free_name(out, out.suffix))}])
-    out.write_text(content, encoding="utf-8")
+    may_write("out", out, overwrite=overwrite)
+    with written_whole(out) as part:
+        part.write_text(content, encoding="utf-8")
     text.answer(str(out))

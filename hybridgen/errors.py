@@ -53,7 +53,8 @@ class RequestError(ValueError):
         """
         nearest = nearest if isinstance(nearest, str) else tuple(nearest)
         if tries is None:
-            tries = [{flag: str(nearest[0])}] if flag and nearest and not isinstance(nearest, str) else []
+            has_value = flag and nearest and not isinstance(nearest, str) and place is None
+            tries = [{flag: str(nearest[0])}] if has_value else []
         super().__init__(rule, flag, value, problem, nearest, tuple(tries), place)
         self.rule, self.flag, self.value, self.problem = rule, flag, value, problem
         self.nearest, self.tries, self.place = nearest, tuple(tries), place
@@ -68,10 +69,9 @@ class RequestError(ValueError):
 
     @property
     def subject(self) -> str:
-        """What the problem is with: "--ulysses 6", or "my.yaml:3:5: request.size 81" for a key of a file."""
+        """What the problem is with: "--ulysses 6", or "request.size 81" for a key of a file."""
         name = "" if not self.flag else self.flag if self.place else _flag(self.flag)
-        words = " ".join(part for part in (name, "" if self.value is None else str(self.value)) if part)
-        return ": ".join(part for part in (str(self.place) if self.place else "", words) if part)
+        return " ".join(part for part in (name, "" if self.value is None else str(self.value)) if part)
 
     @property
     def complaint(self) -> str:
@@ -79,8 +79,8 @@ class RequestError(ValueError):
         return f"{self.subject}: {self.problem}" if self.subject else self.problem
 
     @property
-    def message(self) -> str:
-        """The first line: "--ulysses 6: does not divide the 40 heads of wan2.2; nearest: 5, 8"."""
+    def remark(self) -> str:
+        """The message without the place: "--ulysses 6: does not divide the 40 heads of wan2.2; nearest: 5, 8"."""
         if not self.nearest:
             return self.complaint
         if isinstance(self.nearest, str):
@@ -89,6 +89,11 @@ class RequestError(ValueError):
         if all(isinstance(value, int) for value in values):
             values = sorted(values)
         return f"{self.complaint}; nearest: {', '.join(map(str, values))}"
+
+    @property
+    def message(self) -> str:
+        """The first line: "my.yaml:3:5: request.steps 'x': must be a whole number"."""
+        return f"{self.place}: {self.remark}" if self.place else self.remark
 
     def __str__(self) -> str:
         return self.message

@@ -6,18 +6,20 @@ the picture or the speed there and has no counterpart here is named in the warni
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.interop.trtllm import BACKENDS, DEGREES
 from hybridgen.models import catalogue
-from hybridgen.recipe import yaml_file
+from hybridgen.recipe import source
 from hybridgen.recipe.fields import Checkpoint, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe.source import Source
+from hybridgen.recipe.typed import shown
 
+FILE = source.Kind("", "parallel_config or parallel", "import-unreadable", "import-key", "import-value")
 SECTIONS = {
     "parallel": "parallel_config",
     "attention": "attention_config",
@@ -62,11 +64,12 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     `model` names the checkpoint where the file does not (there it is given on the command line). Raises
     RequestError: import-unreadable, import-key, import-value, import-model, import-foreign.
     """
-    content = _sections(file)
+    given = source.read(file, FILE)
+    content = _sections(given)
     name = model or content.get("model")
     if not name:
-        raise RequestError.told("import-model", f"{file} names no model; give it", tries=[{"model": "wan2.2"}])
-    parallel, left_out = _parallel(content.get("parallel_config") or {}, file)
+        raise RequestError("import-model", "", file, "names no model", "--model NAME", [{"model": "wan2.2"}])
+    parallel, left_out = _parallel(given)
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
     left_out += [*more, *_left_out(content, backend)]
@@ -86,51 +89,44 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     return replace(recipe, notes=notes), tuple(left_out)
 
 
-def _sections(file: Path) -> dict[str, Any]:
+def _sections(given: Source) -> dict[str, Any]:
     """What stands at the top, under current names. Raises RequestError."""
-    try:
-        document = yaml_file.read(file)
-    except yaml_file.Unreadable as error:
-        raise RequestError.told("import-unreadable", f"{file}{error.at} {error.problem}") from error
-    found = document.content
-    if not isinstance(found, dict):
-        raise RequestError.told("import-unreadable", f"{file} holds no keys; parallel_config or parallel is one")
-    where = dict(yaml_file.places(document.node))
-    _known(map(str, found), {*SECTIONS, *TOP, *OLDER_TOP}, "", where, file)
-    content = {SECTIONS.get(str(name), str(name)): value for name, value in found.items()}
-    for name, value in content.items():
-        if name.endswith("_config") and not isinstance(value or {}, dict):
-            raise RequestError.told("import-value", f"{file}: {name} is {value!r} and must hold keys of its own")
+    found = given.content
+    _known(found, {*SECTIONS, *TOP, *OLDER_TOP}, (), given)
+    for name, value in found.items():
+        if SECTIONS.get(name, name).endswith("_config") and not isinstance(value or {}, dict):
+            raise given.fault((name,), "must hold keys of its own", shown(value))
+    known = {*DEGREES, *OTHER_PARALLEL}
     for section in {"parallel", "parallel_config"} & found.keys():
-        names = [name for name in map(str, found[section] or ()) if not _is_foreign(name)]
-        known = {*DEGREES, *OTHER_PARALLEL}
-        _known(names, known | {f"dit_{name}" for name in known}, f"{section}.", where, file)
-    return content
+        names = [name for name in found[section] or () if not _is_foreign(name)]
+        _known(names, known | {f"dit_{name}" for name in known}, (section,), given)
+    return {SECTIONS.get(name, name): value for name, value in found.items()}
 
 
 def _is_foreign(name: str) -> bool:
     return name.removeprefix("dit_").startswith(FOREIGN)
 
 
-def _known(keys: Iterable[str], known: set[str], path: str, where: dict[str, tuple[int, int]], file: Path) -> None:
+def _known(keys: Iterable[str], known: set[str], above: tuple[str, ...], given: Source) -> None:
+    """Raise RequestError (import-key) for the first key that neither generation has."""
     for name in keys:
         if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {close[0]}?" if close else "neither generation of VisualGen has it"
-            line, column = where[path + name]
-            raise RequestError.told("import-key", f"{file}:{line}:{column}: unknown key {path}{name}; {hint}")
+            near = did_you_mean(name, sorted(known))
+            raise given.fault((*above, name), "is no key of VisualGen, old or new", None, near, "import-key")
 
 
-def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
+def _parallel(file: Source) -> tuple[Parallel, list[str]]:
     """The degrees, under the names of either generation, and what was left out."""
+    section = next((name for name in ("parallel_config", "parallel") if file.content.get(name)), "")
+    given = file.content.get(section) or {}
     for name, value in given.items():
         if _is_foreign(name) and value != 1:
-            raise RequestError.told(
-                "import-foreign", f"{file}: {name} is {value}; hybridgen has no such split, nearest: 1"
-            )
-    own = {name.removeprefix("dit_"): value for name, value in given.items() if not _is_foreign(name)}
-    degrees = {here: _whole(own[there], there, file) for there, here in DEGREES.items() if there in own}
-    rows, columns = _grid(own, file)
+            problem = "is a split that hybridgen does not have"
+            raise file.fault((section, name), problem, shown(value), [1], "import-foreign")
+    keys = {name.removeprefix("dit_"): (section, name) for name in given if not _is_foreign(name)}
+    own = {name: given[key] for name, (_, key) in keys.items()}
+    degrees = {here: _whole(own[there], keys[there], file) for there, here in DEGREES.items() if there in own}
+    rows, columns = _grid(own, keys, file)
     world = rows * columns
     for name in ("cfg", "ulysses", "ring", "tp"):
         world *= degrees.get(name, 1)
@@ -142,16 +138,17 @@ def _parallel(given: dict[str, Any], file: Path) -> tuple[Parallel, list[str]]:
     return parallel, ["async_ulysses (overlap of exchange and projection)"] if own.get("async_ulysses") else []
 
 
-def _grid(own: dict[str, Any], file: Path) -> tuple[int, int]:
+def _grid(own: dict[str, Any], keys: dict[str, tuple[str, str]], file: Source) -> tuple[int, int]:
     pair = own.get("attn2d_size", [own.get("attn2d_row_size", 1), own.get("attn2d_col_size", 1)])
+    key = next((keys[name] for name in keys if name.startswith("attn2d")), ())
     if not isinstance(pair, list) or len(pair) != 2:
-        raise RequestError.told("import-value", f"{file}: attn2d_size is {pair!r} and must be [rows, columns]")
-    return _whole(pair[0], "attn2d_size", file), _whole(pair[1], "attn2d_size", file)
+        raise file.fault(key, "must be [rows, columns]", shown(pair))
+    return _whole(pair[0], key, file), _whole(pair[1], key, file)
 
 
-def _whole(value: Any, name: str, file: Path) -> int:
+def _whole(value: Any, key: tuple[str, ...], file: Source) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RequestError.told("import-value", f"{file}: {name} is {value!r} and must be a whole number of 1 or more")
+        raise file.fault(key, "must be a whole number above 0", shown(value))
     return value
 
 

@@ -60,12 +60,21 @@ class Setting:
     peers: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     """Flags of other tools that mean the same: {"--use_cfg_parallel": ("xDiT", "--cfg 2")}."""
 
+    @property
+    def type(self) -> Any:
+        """The type of its flag and of its key in a recipe."""
+        return int
+
 
 @dataclass(frozen=True)
 class Shorthand(Setting):
     """A flag RxC that sets two degrees at once, and is nothing else."""
 
     sets: tuple[str, str] = ("", "")
+
+    @property
+    def type(self) -> Any:
+        return str
 
     def parse(self, text: str) -> dict[str, int]:
         """{"ulysses": 4, "ring": 2} from "4x2". Raises RequestError (degree-format)."""
@@ -83,6 +92,10 @@ class Degree(Setting):
     """What other engines call it, by target of `recipes export`; one that is not named does not have it."""
     reads: Callable[[str], Value] | None = None
     """How its value is read from a flag that holds more than the value."""
+
+    @property
+    def type(self) -> Any:
+        return int | str if self.reads else int if len(self.axes) == 1 else str
 
     @property
     def one(self) -> Value:

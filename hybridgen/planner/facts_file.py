@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import dataclasses
+from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from hybridgen.errors import RequestError
 from hybridgen.models.cosmos.facts import CosmosTransformer
@@ -14,10 +15,13 @@ from hybridgen.models.wan.vae_facts import VAE_21, WanVae
 from hybridgen.plan.degrees import divisors, nearest, parse_pair
 from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts
 from hybridgen.plan.plan import ITEMSIZE
-from hybridgen.recipe import key_file
+from hybridgen.recipe import source
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Request
-from hybridgen.recipe.key_file import KeyFile, Numbers
+from hybridgen.recipe.source import Source
+from hybridgen.recipe.typed import Declared, Numbers, shown
+
+FILE = source.Kind("model-facts", "layers: N", "model-facts", "model-facts", "model-facts")
 
 OF_MODEL = {key: key for key in ("name", "experts", "text_tokens", "text_params")}
 OF_TRANSFORMER = {f.name: f.name for f in fields(TransformerFacts) if f.name != "given_params"}
@@ -37,7 +41,7 @@ MOST, MOST_PARAMS = 10**9, 10**16
 
 
 class Key(NamedTuple):
-    """A key of the file: where it belongs, and what is usual, which has the type that it must have."""
+    """A key of the file: the section and field where it belongs, and a usual value, which has its type."""
 
     section: str
     field: str
@@ -51,18 +55,14 @@ def read(path: Path) -> ModelFacts:
     params, patch, the strides and the rest are Wan's unless given; `size` is the default size, as in 1280x720.
     Raises RequestError (model-facts).
     """
-    file, known = key_file.read("--model-facts", "model-facts", path, "layers: N"), keys()
+    file = source.read(path, FILE)
+    values = file.as_(_declared())
     given: dict[str, dict[str, Any]] = {"model": {}, "transformer": {}, "vae": {}, "request": {}}
-    for name, value in file.content.items():
-        if name == "size":
-            given["request"]["width"], given["request"]["height"] = _size(file, value)
-        elif name in known:
-            section, field, usual = known[name]
-            given[section][field] = _value(file, name, value, usual)
-        else:
-            raise file.unknown(str(name), ["size", *known])
-    if missing := [key for key in NEEDED if key not in file.content]:
-        raise file.fault("", f"does not say {', '.join(missing)}, which every model has")
+    for name, key in keys().items():
+        if (value := getattr(values, name)) is not None:
+            given[key.section][key.field] = value
+    if values.size is not None:
+        given["request"]["width"], given["request"]["height"] = _size(file, values.size)
     usual = {"text_dim": USUAL["text_dim"], "max_positions": USUAL["max_positions"]}
     facts = ModelFacts(
         **{"name": path.stem, **given["model"]},
@@ -100,48 +100,52 @@ def keys() -> dict[str, Key]:
     return found
 
 
-def _value(file: KeyFile, key: str, value: Any, usual: Any) -> Any:
-    """The value, if it is of the usual one's type and legal."""
-    if isinstance(usual, tuple):
-        if not isinstance(value, list) or len(value) != len(usual):
-            raise file.fault(key, f"{key} is {key_file.shown(value)} and must be as in {key}: {list(usual)}")
-        return tuple(file.number(f"{key}.{n}", part, Numbers(1, MOST, True), usual[n]) for n, part in enumerate(value))
-    if isinstance(usual, bool):
-        return file.switch(key, value)
+def _declared() -> Any:
+    """A dataclass of what the file may hold, within limits."""
+    kinds = {name: _kind(name, key.usual) for name, key in keys().items()} | {"size": str}
+    parts: list[Any] = [(name, kinds.pop(name)) for name in NEEDED]
+    parts += [(name, Optional[kind], dataclasses.field(default=None)) for name, kind in kinds.items()]
+    return make_dataclass("Facts", parts, bases=(Declared,))
+
+
+def _kind(key: str, usual: Any) -> Any:
+    """The type of a key whose usual value this is."""
     if key in WORDS:
-        return file.one_of(key, value, WORDS[key])
-    if isinstance(usual, str):
-        return file.text(key, value)
+        return Literal[WORDS[key]]
+    if isinstance(usual, tuple):
+        return tuple[tuple(Annotated[int, Numbers(1, MOST, True, one)] for one in usual)]  # type: ignore[misc]
+    if isinstance(usual, bool | str):
+        return type(usual)
     least = 0 if usual == 0 or isinstance(usual, float) or key in MAY_BE_ZERO else 1
     most = MOST_PARAMS if key.endswith("params") else MOST
-    return file.number(key, value, Numbers(least, most, isinstance(usual, int)), usual)
+    return Annotated[type(usual), Numbers(least, most, isinstance(usual, int), usual)]
 
 
-def _size(file: KeyFile, value: Any) -> tuple[int, int]:
-    usual, text = RequestDefaults(), value if isinstance(value, str) else key_file.shown(value)
+def _size(file: Source, text: str) -> tuple[int, int]:
+    usual = RequestDefaults()
     try:
-        return parse_pair("size", text, "width x height", f"{usual.width}x{usual.height}")
+        return parse_pair("size", text, "width x height")
     except RequestError as error:
-        raise file.fault("size", f"size: {error.value} {error.problem}; nearest: {error.nearest[0]}") from error
+        near = [f"{usual.width}x{usual.height}"]
+        raise file.fault(("size",), "is not width x height", shown(text), near) from error
 
 
-def _check_together(file: KeyFile, facts: ModelFacts) -> None:
+def _check_together(file: Source, facts: ModelFacts) -> None:
     """Raise RequestError for values that are legal one by one and do not fit each other."""
     transformer = facts.transformer
     if transformer.heads % transformer.key_heads:
-        near = ", ".join(map(str, nearest(transformer.key_heads, divisors(transformer.heads))))
-        problem = f"kv_heads is {transformer.key_heads} and must divide the {transformer.heads} heads; nearest: {near}"
-        raise file.fault("kv_heads", problem)
+        near = nearest(transformer.key_heads, divisors(transformer.heads))
+        raise file.fault(("kv_heads",), f"must divide the {transformer.heads} heads", transformer.key_heads, near)
     own = transformer.text_stream == "own"
     least = transformer.layers * transformer.matrix_params * (2 if own else 1)
     least += 2 * transformer.vocabulary * transformer.hidden * own
     if transformer.params < least:
-        problem = f"params is {transformer.params:,}, and the matrices of the blocks alone have {least:,}"
-        raise file.fault("params", f"{problem}; nearest: no params, so that they are counted")
+        problem = f"is too few: the matrices of the blocks alone have {least:,}"
+        raise file.fault(("params",), problem, f"{transformer.params:,}", "no params, so that they are counted")
     try:
         clip_of(Request(), facts)
     except RequestError as error:
-        key, nearest_values = error.flag, ", ".join(map(str, sorted(error.nearest, key=str)))
-        given = f"{key} {error.value}" if key in file.content else f"does not say {key}, and Wan's {error.value}"
-        problem = f"{given} {error.problem}; nearest: {nearest_values}"
-        raise file.fault(key if key in file.content else "", problem) from error
+        if error.flag in file.content:
+            raise file.fault((error.flag,), error.problem, error.value, error.nearest) from error
+        problem = f"is not given, and Wan's {error.value} {error.problem}"
+        raise file.fault((error.flag,), problem, None, error.nearest) from error

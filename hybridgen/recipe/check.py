@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import Place, RequestError
 from hybridgen.plan.degrees import parse_pair
-from hybridgen.recipe import yaml_file
-from hybridgen.recipe.fields import (
-    SCHEMA,
-    STATUSES,
-    Measured,
-    Recipe,
-    Request,
-    compose,
-    fill,
-    flag_of,
-    options,
-    wrong_keys,
-)
+from hybridgen.recipe import source
+from hybridgen.recipe.fields import FILE, SCHEMA, STATUSES, Measured, Recipe, Request, keys_of, read, wrong_schema
 from hybridgen.recipe.resolve import broken, unchecked
+from hybridgen.recipe.source import Source
 from hybridgen.recipe.text import dumps, header
-from hybridgen.recipe.yaml_file import Document, places
+from hybridgen.recipe.typed import Keys, dotted, shown
 
 PRIVATE = {
     "an absolute path": r"(?:^|[\s='\"(])(?:/|~/|[A-Za-z]:\\|file://)[\w.~-]+(?:[/\\][^\s'\")]*|$)",
@@ -49,140 +38,131 @@ NEVER = {"verified": ("engine",), "published": (), "planned": ("n", "source", "e
 """Fields that would contradict its status."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fault of a recipe file."""
-
-    file: str
-    line: int
-    column: int
-    rule: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.rule}: {self.message}"
-
-
-def check(file: Path) -> list[Finding]:
-    """Every fault of a recipe file, in the order of its lines; none: it is as it should be."""
+def check(file: Path) -> list[RequestError]:
+    """Every fault of a recipe file with its place, in the order of its lines; none: it is as it should be."""
     try:
-        document = yaml_file.read(file)
-    except yaml_file.Unreadable as error:
-        return [Finding(str(file), *(error.place or (1, 1)), "recipe-unreadable", error.problem)]
-    if not isinstance(document.content, dict):
-        return [Finding(str(file), 1, 1, "recipe-unreadable", "holds no keys; it starts with schema: 1")]
-    return sorted(_faults(file, document), key=lambda one: (one.line, one.column))
-
-
-def _faults(file: Path, document: Document) -> Iterator[Finding]:
-    """Faults of a file that is YAML and holds keys."""
-    where, loaded = dict(places(document.node)), document.content
-
-    def finding(path: str, rule: str, message: str) -> Finding:
-        while path and path not in where:
-            path = path.rpartition(".")[0]
-        return Finding(str(file), *where.get(path, (1, 1)), rule, message)
-
-    if loaded.get("schema") != SCHEMA:
-        said = f"has schema {loaded['schema']}" if "schema" in loaded else "has no key schema"
-        yield finding("schema", "recipe-schema", f"{said}; this version reads {SCHEMA}")
-        return
-    unknown = [
-        Finding(str(file), line, column, "recipe-key", fault)
-        for line, column, fault in wrong_keys(document.node, Recipe)
-    ]
-    yield from unknown
-    yield from (finding(path, "recipe-private", fault) for path, fault in _private(loaded))
-    recipe = Recipe()
-    try:
-        fill(recipe, loaded, str(file))
+        found = source.read(file, FILE)
     except RequestError as error:
-        if error.rule == "recipe-value":
-            message = error.message.removeprefix(f"{file}: ")
-            yield finding(message.split()[0], error.rule, message)
+        place = error.place or Place(str(file), 1, 1)
+        return [error.changed(flag="", value=None, place=place)]
+    return sorted(_faults(found), key=lambda one: one.place or ())
+
+
+def _faults(found: Source) -> Iterator[RequestError]:
+    """Faults of a file that is YAML and holds keys."""
+    if found.content.get("schema") != SCHEMA:
+        yield wrong_schema(found)
         return
-    yield from (finding(path, rule, message) for path, rule, message in _content(recipe))
-    if not unknown:
-        yield from _form(file, document.text, recipe)
+    recipe, misfits = found.read_as(Recipe)
+    yield from misfits
+    yield from (found.fault(keys, problem, rule="recipe-private") for keys, problem in _private(found.content))
+    if recipe is None:
+        return
+    yield from _of_plan(found, recipe)
+    yield from _of_evidence(found, recipe)
+    if not misfits:
+        yield from _form(found, recipe)
 
 
 def fixed(file: Path) -> str:
     """The file's canonical text. Raises RequestError where it cannot be read, or has comments that would be lost."""
-    text = file.read_text(encoding="utf-8")
-    recipe = compose(file, [], {})
-    if (line := _late_comment(text)) is not None:
-        raise RequestError.told("recipe-comment", f"{file}:{line}: this comment would be lost")
-    return header(text) + dumps(recipe)
+    found = read(file)
+    if (line := _late_comment(found.text)) is not None:
+        place = Place(str(file), line, 1)
+        raise RequestError("recipe-comment", "", None, "a comment here would be lost", place=place)
+    return header(found.text) + dumps(found.as_(Recipe))
 
 
-def _private(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, fault) of every text that names something of one machine or person."""
+def _private(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    """(keys, problem) of every text that names something of one machine or person."""
     if isinstance(value, dict | list):
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _private(part, f"{path}.{name}" if path else str(name))
+            yield from _private(part, (*keys, name))
     elif isinstance(value, str):
         for what, pattern in PRIVATE.items():
             if match := re.search(pattern, value):
-                yield path, f"{path} carries {what}: {match[0].strip()}"
+                yield keys, f"carries {what}: {match[0].strip()}"
                 break
 
 
-def _content(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """(path, rule, message) of what the recipe says."""
+def _of_plan(found: Source, recipe: Recipe) -> Iterator[RequestError]:
+    """What the rules of plans say, and whether the hardware is the plan's."""
     try:
         plan = unchecked(recipe)
     except RequestError as error:
-        yield _path_of_flag(error), error.rule, error.message
-    else:
-        yield from ((_path_of_flag(one), one.rule, one.message) for one in broken(plan))
-        hardware, world = recipe.hardware, plan.world_size
-        if hardware.gpus is not None and hardware.gpus != world:
-            yield "hardware.gpus", "recipe-hardware", f"hardware.gpus is {hardware.gpus}, and the degrees make {world}"
-        if hardware.per_node is not None and (hardware.per_node < 1 or (hardware.gpus or world) % hardware.per_node):
-            yield "hardware.per_node", "recipe-hardware", f"{hardware.per_node} GPUs a node do not divide {world}"
+        yield _at_key(found, error)
+        return
+    yield from (_at_key(found, one) for one in broken(plan))
+    gpus, per_node, world = recipe.hardware.gpus, recipe.hardware.per_node, plan.world_size
+    if gpus is not None and gpus != world:
+        yield found.fault(("hardware", "gpus"), f"the degrees make {world}", gpus, [world], "recipe-hardware")
+    if per_node is not None and (per_node < 1 or (gpus or world) % per_node):
+        yield found.fault(("hardware", "per_node"), f"does not divide {world} GPUs", per_node, (), "recipe-hardware")
+
+
+def _at_key(found: Source, error: RequestError) -> RequestError:
+    """The error of a flag as that of the key that says the same."""
+    keys = keys_of(error.flag)
+    return error.changed(flag=dotted(keys) or error.flag, place=found.place(keys), tries=())
+
+
+def _of_evidence(found: Source, recipe: Recipe) -> Iterator[RequestError]:
+    """What is wrong with licence, revision and results."""
+    revision = recipe.checkpoint.revision
     if not recipe.license:
-        yield "license", "recipe-license", "the file has no license; an SPDX name such as Apache-2.0 is needed"
-    if recipe.checkpoint.revision and not re.fullmatch(r"[0-9a-f]{40}", recipe.checkpoint.revision):
-        yield "checkpoint.revision", "recipe-revision", f"{recipe.checkpoint.revision} is no commit of 40 hex digits"
+        yield found.fault(("license",), "is missing; an SPDX name such as Apache-2.0 is needed", rule="recipe-license")
+    if revision and not re.fullmatch(r"[0-9a-f]{40}", revision):
+        problem = "is not a commit of 40 hex digits"
+        yield found.fault(("checkpoint", "revision"), problem, revision, rule="recipe-revision")
     for number, one in enumerate(recipe.measured):
-        for name, message in _measured(one):
-            yield f"measured.{number}.{name}", "recipe-measured", message
+        for fault in _measured(one):
+            keys = ("measured", number, *fault.keys)
+            yield found.fault(keys, fault.problem, fault.value, fault.nearest, "recipe-measured")
 
 
-def _measured(one: Measured) -> Iterator[tuple[str, str]]:
-    """(field, message) of what is wrong with a result."""
+class Wrong(NamedTuple):
+    """What is wrong with a part of a result."""
+
+    keys: Keys
+    problem: str
+    value: object = None
+    nearest: tuple[str, ...] = ()
+
+
+def _measured(one: Measured) -> Iterator[Wrong]:
+    """What is wrong with a result."""
+    status = ("status",)
     if one.status not in STATUSES:
-        said = f"status {one.status} is unknown" if one.status else "the entry has no status"
-        yield "status", f"{said}; nearest: {', '.join(STATUSES)}"
+        yield Wrong(status, "is not known" if one.status else "is missing", one.status, STATUSES)
         return
     if missing := [name for name in NEEDS[one.status] if not getattr(one, name)]:
-        yield "status", f"an entry that is {one.status} needs {' and '.join(missing)}"
+        yield Wrong(status, f"an entry that is {one.status} needs {' and '.join(missing)}")
     for name in NEVER[one.status]:
         if getattr(one, name):
-            yield name, f"an entry that is {one.status} has no {name}"
+            yield Wrong((name,), f"an entry that is {one.status} does not have it")
     if all(getattr(one, name) is None for name in FIGURES):
-        yield "status", f"the entry has no figure; it needs one of {', '.join(FIGURES)}"
+        yield Wrong(status, f"the entry has no figure; it needs one of {', '.join(FIGURES)}")
     for name in (*FIGURES, "n"):
         if (value := getattr(one, name)) is not None and not 0 < value < float("inf"):
-            yield name, f"{name} is {value:g} and must be above 0"
+            yield Wrong((name,), "must be above 0", f"{value:g}")
     yield from _measured_request(one.request)
     if one.date is not None and not _is_day(one.date):
-        yield "date", f"date is {one.date} and must be YYYY-MM-DD"
+        yield Wrong(("date",), "must be a day, YYYY-MM-DD", one.date)
 
 
-def _measured_request(request: Request) -> Iterator[tuple[str, str]]:
-    """The same of the request that was measured, which another engine may have counted in its own way (80 frames)."""
+def _measured_request(request: Request) -> Iterator[Wrong]:
+    """What is wrong with the request that was measured, whose frames another engine may have counted otherwise (80)."""
     for name in ("frames", "steps", "fps"):
         if (value := getattr(request, name)) is not None and value < 1:
-            yield f"request.{name}", f"request.{name} is {value} and must be above 0"
+            yield Wrong(("request", name), "must be above 0", value, ("1",))
     for name in ("guidance", "guidance_2"):
         if (value := getattr(request, name)) is not None and not isfinite(value):
-            yield f"request.{name}", f"request.{name} is {value} and must be a number"
+            yield Wrong(("request", name), "must be a number", value)
     try:
         if request.size is not None:
-            parse_pair("size", request.size, "width x height", "1280x720")
-    except RequestError as error:
-        yield "request.size", f"request.size is {error.value} and {error.problem}"
+            parse_pair("--size", request.size, "width x height")
+    except RequestError:
+        yield Wrong(("request", "size"), "must be width x height, as in 1280x720", shown(request.size))
 
 
 def _is_day(text: str) -> bool:
@@ -192,24 +172,22 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _path_of_flag(error: RequestError) -> str:
-    """The key of the flag that an error is about; "" where there is none."""
-    paths = {flag_of(item): f"{section}.{name}" if section else name for section, name, item in options()}
-    return paths.get(f"--{error.flag}", "")
-
-
-def _form(file: Path, text: str, recipe: Recipe) -> Iterator[Finding]:
+def _form(found: Source, recipe: Recipe) -> Iterator[RequestError]:
     """Whether the bytes are the canonical ones."""
-    if (late := _late_comment(text)) is not None:
-        yield Finding(str(file), late, 1, "recipe-comment", "a comment here is lost; put it at the top or into notes")
+
+    def fault(line: int, rule: str, problem: str) -> RequestError:
+        return RequestError(rule, "", None, problem, place=Place(str(found.file), line, 1))
+
+    if (late := _late_comment(found.text)) is not None:
+        yield fault(late, "recipe-comment", "a comment here is lost; put it at the top or into notes")
         return
-    wanted = header(text) + dumps(recipe)
-    if text != wanted:
+    wanted = header(found.text) + dumps(recipe)
+    if found.text != wanted:
         lines = wanted.splitlines()
-        pairs = zip_longest(text.splitlines(), lines)
-        line = next((n for n, (found, should) in enumerate(pairs, 1) if found != should), len(lines))
+        pairs = zip_longest(found.text.splitlines(), lines)
+        line = next((n for n, (is_, should) in enumerate(pairs, 1) if is_ != should), len(lines))
         should = f": {lines[line - 1]}" if line <= len(lines) else " nothing here"
-        yield Finding(str(file), line, 1, "recipe-form", f"not canonical; recipes check --fix writes{should}")
+        yield fault(line, "recipe-form", f"not canonical; recipes check --fix writes{should}")
 
 
 def _late_comment(text: str) -> int | None:

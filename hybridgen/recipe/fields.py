@@ -5,35 +5,41 @@ Precedence: flag, then --set, then the recipe file, then the model's defaults. N
 
 from __future__ import annotations
 
-import datetime
-import difflib
-import re
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
 from hybridgen.errors import RequestError
-from hybridgen.recipe import yaml_file
-from hybridgen.recipe.yaml_file import doubled
+from hybridgen.recipe import source, typed
+from hybridgen.recipe.source import Source
+from hybridgen.recipe.typed import LARGEST, Commas, Declared, Keys, dotted, hints, shown
+from hybridgen.strategies.registry import SETTINGS
 
 SCHEMA = 1
 """Version of the recipe format."""
+FILE = source.Kind("recipe", "schema: 1", "recipe-unreadable", "recipe-key", "recipe-value")
 
 
 def option(help: str, *flags: str, metavar: str | None = None) -> Any:
     """A field that is also a flag (--name unless flags are given) and a key; `help` explains all three."""
-    return field(default=None, metadata={"help": help, "flags": flags, "metavar": metavar})
+    return field(default=None, metadata={"description": help, "flags": flags, "metavar": metavar})
 
 
 def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
-    """A field that is a key of the file only; a `default` that is a class is called for every recipe."""
-    about = {"help": help, "choices": choices}
+    """A field that is a key of the file only; a `default` that is a class is called for every recipe.
+
+    `choices` are what the schema offers; `recipes check` holds files to them.
+    """
+    about: dict[str, Any] = {"description": help}
+    if choices:
+        about["json_schema_extra"] = {"enum": list(choices)}
     return field(default_factory=default, metadata=about) if default else field(default=None, metadata=about)
 
 
 @dataclass
-class Checkpoint:
+class Checkpoint(Declared):
     """Which files of the model; they belong to the recipe's model, and another --model drops them."""
 
     revision: Optional[str] = option("Commit of the model on the hub (40 hex digits).", metavar="SHA")
@@ -41,7 +47,7 @@ class Checkpoint:
 
 
 @dataclass
-class Request:
+class Request(Declared):
     """What is to be made."""
 
     prompt: Optional[str] = option("What the clip shows.", "--prompt", "-p", metavar="TEXT")
@@ -58,29 +64,32 @@ class Request:
     fps: Optional[int] = option("Frames per second of the file; the model's own by default.", metavar="N")
 
 
+def _parallel() -> list[tuple[str, Any, Any]]:
+    """Name, type and field of everything that strategies let one set, and of the order, as the flags are listed."""
+    found = [(item.listed, item.name, item.type, option(item.help, metavar=item.metavar)) for item in SETTINGS]
+    order = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
+    found.append((90, "order", Annotated[list[str], Commas()], order))
+    return [(name, Optional[kind], item) for _, name, kind, item in sorted(found, key=lambda one: one[0])]
+
+
+if TYPE_CHECKING:
+
+    @dataclass(init=False)
+    class Parallel(Declared):
+        """How it is spread over ranks: one field for each setting of a strategy, and the order."""
+
+        order: list[str] | None
+
+        def __init__(self, **settings: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    about = {"__doc__": "How it is spread over ranks.", "__module__": __name__}
+    Parallel = make_dataclass("Parallel", _parallel(), bases=(Declared,), namespace=about)
+
+
 @dataclass
-class Parallel:
-    """How it is spread over ranks."""
-
-    cfg: Optional[int] = option("Guidance branches on separate halves: 1 or 2.", metavar="N")
-    ulysses: Optional[int] = option("Ranks that trade heads for tokens.", metavar="N")
-    ring: Optional[int] = option("Ranks in a ring of K/V.", metavar="N")
-    usp: Optional[str] = option("Ulysses x ring under one flag.", metavar="UxR")
-    attn2d: Optional[str] = option("Attention2D: rows x columns.", metavar="RxC")
-    tp: Optional[int] = option("Ranks that split every weight.", metavar="N")
-    pipefusion: Optional[int | str] = option(
-        "Pipeline stages of the transformer; N:A,B,... says how many blocks each has.", metavar="N[:A,B,...]"
-    )
-    vae: Optional[int] = option("Ranks that decode and encode, laid over the others.", metavar="N")
-    order: Optional[list[str]] = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
-    patches: Optional[int] = option("PipeFusion: patches of the sequence (default: stages).", metavar="N")
-    warmup: Optional[int] = option(
-        "PipeFusion: synchronous steps at the start of every expert (default 1).", metavar="N"
-    )
-
-
-@dataclass
-class Runtime:
+class Runtime(Declared):
     """What it is computed with."""
 
     device: Optional[str] = option("cuda or cpu; cuda when there is one.", metavar="NAME")
@@ -91,7 +100,7 @@ class Runtime:
 
 
 @dataclass
-class Hardware:
+class Hardware(Declared):
     """The machine a recipe is for."""
 
     name: Optional[str] = entry("GPU, and system where it matters, as in gb200-nvl72 or rtx-4090; or cpu.")
@@ -104,7 +113,7 @@ STATUSES = ("verified", "published", "planned")
 
 
 @dataclass
-class Measured:
+class Measured(Declared):
     """One result: what this repository ran, what somebody else published, or what the planner says."""
 
     status: Optional[str] = entry(
@@ -119,16 +128,16 @@ class Measured:
     n: Optional[int] = entry("Number of runs.")
     date: Optional[str] = entry("Day of the run, or on which the source was read: YYYY-MM-DD.")
     source: Optional[str] = entry("Address of the publication.")
-    software: dict[str, str] = entry("Versions of what ran it: package to version.", dict)
+    software: Optional[dict[str, str]] = entry("Versions of what ran it: package to version.")
     kernel: Optional[str] = entry("Attention kernel.")
     notes: Optional[str] = entry("What else one must know to compare.")
 
 
 @dataclass
-class Recipe:
+class Recipe(Declared):
     """One run. `license`, `notes`, `hardware` and `measured` are evidence that a file carries; they change nothing."""
 
-    schema: int = field(default=SCHEMA, metadata={"help": "Version of the recipe format."})
+    schema: int = field(default=SCHEMA, metadata={"description": "Version of the recipe format."})
     license: Optional[str] = entry("Licence of this file, as an SPDX name.")
     model: Optional[str] = option(
         "demo, wan2.2 (default), wan2.2-i2v, wan2.2-5b, cosmos3, cosmos2.5, tiny:NAME ..., a hub id or a folder.",
@@ -145,12 +154,6 @@ class Recipe:
 
 SECTIONS = {"checkpoint": Checkpoint, "request": Request, "parallel": Parallel, "runtime": Runtime}
 """Sections whose options are flags, too."""
-CLASSES = {kind.__name__: kind for kind in (*SECTIONS.values(), Hardware, Measured)}
-
-
-def held_by(item: Any) -> Any:
-    """The dataclass that a field holds, or holds a list of; None for plain values."""
-    return next((CLASSES[word] for word in re.findall(r"\w+", str(item.type)) if word in CLASSES), None)
 
 
 def options() -> Iterator[tuple[str, str, Any]]:
@@ -168,144 +171,117 @@ def flag_of(item: Any) -> str:
     return str(flags[0]) if flags else f"--{item.name.replace('_', '-')}"
 
 
+def keys_of(flag: str) -> Keys:
+    """The keys that lead to the field of a flag without dashes; () where it is no field of a recipe."""
+    fields_by_flag = {flag_of(item): (section, name) if section else (name,) for section, name, item in options()}
+    return fields_by_flag.get(f"--{flag}", ())
+
+
 def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Recipe:
     """The recipe that file, --set entries and flags ({field name: value or None}) amount to.
 
-    Raises RequestError: recipe-unreadable, recipe-key, recipe-value.
+    Raises RequestError: recipe-unreadable, recipe-schema, recipe-key, recipe-value.
     """
-    recipe = Recipe()
-    if file is not None:
-        fill(recipe, read(file), str(file))
-    named, pinned = recipe.model, recipe.checkpoint
-    recipe.checkpoint = Checkpoint()
+    content = {} if file is None else read(file).content
+    over: dict[str, Any] = {}
     for setting in settings:
-        fill(recipe, _setting(setting), f"--set {setting}")
+        over = merged(over, _setting(setting))
+    given = {"model": flags["model"]} if flags.get("model") is not None else {}
+    if {"model": content.get("model"), **over, **given}["model"] != content.get("model"):
+        content = {name: value for name, value in content.items() if name != "checkpoint"}
+    both = merged(content, over)
+    recipe, _ = typed.convert(Recipe, both) if both else (Recipe(), [])
+    assert recipe is not None, "each part was checked"
     for section, name, item in options():
+        target = getattr(recipe, section) if section else recipe
         if flags.get(name) is not None:
-            target = getattr(recipe, section) if section else recipe
-            setattr(target, name, _typed(item.type, name, flags[name], flag_of(item)))
-    if recipe.model == named:
-        given = recipe.checkpoint
-        recipe.checkpoint = Checkpoint(given.revision or pinned.revision, given.license or pinned.license)
+            setattr(target, name, _of_flag(section, item, flags[name]))
+        _check_size(item, getattr(target, name))
     return recipe
 
 
-def _setting(text: str) -> dict[str, Any]:
-    """{"request": {"steps": 20}} from "request.steps=20"; what a text field gets is taken as it stands."""
-    from omegaconf import OmegaConf
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Two mappings as one, and so those that they hold; where both have a value, that of `above`."""
+    found = dict(below)
+    for name, value in above.items():
+        old = found.get(name)
+        found[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
 
+
+def read(file: Path) -> Source:
+    """A recipe file whose every key and value fits. Raises RequestError."""
+    found = source.read(file, FILE)
+    if found.content.get("schema", SCHEMA) != SCHEMA:
+        raise wrong_schema(found)
+    found.as_(Recipe)
+    return found
+
+
+def wrong_schema(found: Source) -> RequestError:
+    """The error of a file of another version, or of none."""
+    value = shown(found.content["schema"]) if "schema" in found.content else None
+    problem = "is missing" if value is None else "is another version"
+    return found.fault(("schema",), f"{problem}; this version reads schema {SCHEMA}", value, rule="recipe-schema")
+
+
+def _setting(text: str) -> dict[str, Any]:
+    """{"request": {"steps": 20}} from "request.steps=20"; what a text field gets is taken as it stands, but null.
+
+    Raises RequestError: recipe-key, recipe-value.
+    """
     path, equals, value = text.partition("=")
     if not equals:
-        raise RequestError.told("recipe-key", f"--set {text} is not KEY=VALUE; write it as in --set request.steps=20")
-    kinds = {f"{section}.{name}" if section else name: str(item.type) for section, name, item in options()}
-    try:
-        is_text = "str" in kinds.get(path, "") and "list" not in kinds.get(path, "")
-        parsed = OmegaConf.create({"value": value}) if is_text else OmegaConf.from_dotlist([f"value={value}"])
-        found = OmegaConf.to_container(parsed)
-    except Exception as error:  # noqa: BLE001 - whatever the parser makes of a user's text
-        raise RequestError.told("recipe-value", f"--set {text}: the value is not YAML") from error
-    assert isinstance(found, dict)
-    nested: Any = found["value"]
-    for key in reversed(path.split(".")):
+        raise RequestError("recipe-key", "set", text, "is not KEY=VALUE", ["request.steps=20"], [])
+    keys = path.split(".")
+    nested: Any = value if _takes_text(keys) and value != "null" else _parsed(text)
+    for key in reversed(keys):
         nested = {key: nested}
+    _, misfits = typed.convert(Recipe, nested)
+    for one in misfits:
+        key = "" if one.keys == tuple(keys) else f"{dotted(one.keys)} "
+        if one.of == "key":
+            near = [dotted((*one.keys[:-1], name)) for name in one.nearest]
+            raise RequestError("recipe-key", "set", text, f"{key}{one.problem}", near, [])
+        raise RequestError("recipe-value", "set", text, f"{key}{one.problem}", one.nearest, [])
     assert isinstance(nested, dict)
     return nested
 
 
-def read(file: Path) -> dict[str, Any]:
-    """What a recipe file holds, with every key known. Raises RequestError."""
+def _takes_text(keys: list[str]) -> bool:
+    """Whether keys lead to a field for text, or for numbers and text."""
+    kind: Any = Recipe
+    for key in keys:
+        kind = typed.plain(hints(kind).get(key)) if is_dataclass(kind) else None
+    return kind is str or str in get_args(kind) and get_origin(kind) is not list
+
+
+def _parsed(text: str) -> Any:
+    """The value of KEY=VALUE, read as YAML."""
+    from omegaconf import OmegaConf
+
     try:
-        document = yaml_file.read(file)
-    except yaml_file.Unreadable as error:
-        raise RequestError.told("recipe-unreadable", f"--recipe {file}{error.at} {error.problem}") from error
-    found = document.content
-    if not isinstance(found, dict):
-        raise RequestError.told("recipe-unreadable", f"--recipe {file} holds no keys; it starts with model: NAME")
-    if found.get("schema", SCHEMA) != SCHEMA:
-        raise RequestError.told("recipe-schema", f"{file} has schema {found['schema']}; this version reads {SCHEMA}")
-    for line, column, fault in wrong_keys(document.node, Recipe):
-        raise RequestError.told("recipe-key", f"{file}:{line}:{column}: {fault}")
-    return found
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text.partition('=')[2]}"]))["value"]
+    except Exception as error:  # noqa: BLE001 - whatever the parser makes of a user's text
+        raise RequestError("recipe-value", "set", text, "the value is not YAML") from error
 
 
-def wrong_keys(node: Any, kind: Any) -> Iterator[tuple[int, int, str]]:
-    """(line, column, fault) of every key of a YAML node that is unknown, with the nearest, or given twice."""
-    yield from sorted([*_unknown_keys(node, kind), *((*at, f"{key} is given twice") for key, at in doubled(node))])
+def _of_flag(section: str, item: Any, value: Any) -> Any:
+    """The value of a flag: as it is where it has the field's type, as all have on the command line, or converted."""
+    hint = typed.plain(hints(SECTIONS.get(section, Recipe))[item.name])
+    if type(value) in (hint, *get_args(hint)) and get_origin(hint) is not list:
+        return value
+    nested = {item.name: value}
+    found, misfits = typed.convert(Recipe, {section: nested} if section else nested)
+    for one in misfits:
+        raise RequestError("recipe-value", flag_of(item).removeprefix("--"), one.value, one.problem, one.nearest)
+    return getattr(getattr(found, section) if section else found, item.name)
 
 
-def _unknown_keys(node: Any, kind: Any, path: str = "") -> Iterator[tuple[int, int, str]]:
-    known = {f.name: f for f in fields(kind)}
-    for key, value in node.value:
-        name = str(key.value)
-        if name not in known:
-            yield key.start_mark.line + 1, key.start_mark.column + 1, _unknown_key(path + name, list(known))
-        elif (inner := held_by(known[name])) is not None:
-            for part in value.value if value.id == "sequence" else [value]:
-                if part.id == "mapping":
-                    yield from _unknown_keys(part, inner, f"{path}{name}.")
-
-
-def _unknown_key(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.split(".")[-1], known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    return f"unknown key {name}; {hint}"
-
-
-def fill(target: Any, values: dict[str, Any], where: str, path: str = "") -> None:
-    """Set fields from a mapping, checking names and types; `path` are the keys that lead to the target, with dots.
-
-    Raises RequestError: recipe-key, recipe-value.
-    """
-    known = {f.name: f for f in fields(target)}
-    for name, value in values.items():
-        key = f"{path}{name}"
-        if name not in known:
-            raise RequestError.told("recipe-key", f"{where}: {_unknown_key(key, list(known))}")
-        current, inner = getattr(target, name), held_by(known[name])
-        if is_dataclass(current):
-            if not isinstance(value, dict):
-                raise RequestError.told("recipe-value", f"{where}: {key} is {value!r} and must hold keys of its own")
-            fill(current, value, where, f"{key}.")
-        elif inner is not None:
-            if not (isinstance(value, list) and all(isinstance(part, dict) for part in value)):
-                raise RequestError.told("recipe-value", f"{where}: {key} is {value!r} and must be a list of entries")
-            setattr(target, name, [inner() for _ in value])
-            for number, given in enumerate(value):
-                fill(getattr(target, name)[number], given, where, f"{key}.{number}.")
-        else:
-            setattr(target, name, _typed(known[name].type, key, value, where))
-
-
-def _typed(kind: Any, name: str, value: Any, where: str) -> Any:
-    """The value if it has the field's type; numbers convert only without loss."""
-    kind = str(kind)
-    if value is None:
-        return {} if "dict" in kind else None
-    if "dict" in kind:
-        if not (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
-            raise RequestError.told("recipe-value", f"{where}: {name} must hold names and text; put numbers in quotes")
-        return {str(k): v for k, v in value.items()}
-    if "list" in kind:
-        if not isinstance(value, str | list):
-            raise RequestError.told(
-                "recipe-value", f"{where}: {name} is {value!r} and must be names separated by commas"
-            )
-        return value.split(",") if isinstance(value, str) else [str(v) for v in value]
-    if "int | str" in kind and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    wanted = float if "float" in kind else str if "str" in kind else int
-    if wanted is str and isinstance(value, datetime.date):  # YAML reads 2026-11-30 as one
-        value = value.isoformat()
-    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
-    if isinstance(value, bool) or not fits:
-        raise RequestError.told("recipe-value", f"{where}: {name} is {value!r} and must be {_KINDS[wanted]}")
+def _check_size(item: Any, value: Any) -> None:
+    """Raise RequestError (recipe-value) for a whole number beyond all that are used, which no float holds."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise RequestError.told(
-            "recipe-value", f"{where}: {name} has {len(str(abs(value)))} digits; nearest: {LARGEST}"
+        digits = int(math.log10(abs(value))) + 1
+        raise RequestError(
+            "recipe-value", flag_of(item).removeprefix("--"), f"of {digits} digits", "is too large", [LARGEST]
         )
-    return wanted(value)
-
-
-LARGEST = 2**64
-"""Above any number that a field takes, seeds included; larger ones would not fit into a float."""
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}

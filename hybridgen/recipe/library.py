@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, did_you_mean
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 
 
 def files() -> list[Path]:
-    """Their files, by name."""
+    """The files of all recipes of the package, sorted by name."""
     return sorted(FOLDER.glob("*.yaml"))
 
 
@@ -22,10 +21,7 @@ def located(file: Path) -> Path:
     names = {path.stem: path for path in files()}
     if file.name in names:
         return names[file.name]
-    close = [name for name in names if file.name in name] or difflib.get_close_matches(file.name, names, cutoff=0.4)
-    hint = f"nearest: {', '.join(close[:3])}" if close else "hybridgen recipes list shows them"
-    raise RequestError.told(
-        "recipe-unreadable",
-        f"{file} is no file and no recipe of this package; {hint}",
-        tries=["hybridgen recipes list"],
-    )
+    close = [name for name in names if file.name in name] or did_you_mean(file.name, names, 3, 0.4)
+    problem = "is no file and no recipe of this package"
+    near = close[:3] or "a name that `hybridgen recipes list` shows"
+    raise RequestError("recipe-unreadable", "", file, problem, near, ["hybridgen recipes list"])

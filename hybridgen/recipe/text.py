@@ -7,27 +7,31 @@ import sys
 import textwrap
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hybridgen.distributed.files import may_write, written_whole
-from hybridgen.recipe.fields import SCHEMA, Recipe, held_by
+from hybridgen.recipe import typed
+from hybridgen.recipe.fields import SCHEMA, Recipe
 
 WIDTH = 100
 """Columns beyond which text is folded."""
-JSON_TYPES = {"int": "integer", "float": "number", "str": "string", "list": "array"}
+KEYWORDS = ("description", "type", "enum", "additionalProperties", "properties", "items")
+"""Of JSON schema, as far as recipes need them."""
 
 
 def plain(value: Any) -> Any:
     """A recipe, or a part of it, as mappings, lists and scalars, in the order of the fields; open fields left out."""
     if is_dataclass(value):
-        named = {item.name: _number(item, plain(getattr(value, item.name))) for item in fields(value)}
+        hints = typed.hints(type(value))
+        named = {item.name: _number(hints[item.name], plain(getattr(value, item.name))) for item in fields(value)}
         return {name: held for name, held in named.items() if held not in (None, {}, [])}
     return [plain(part) for part in value] if isinstance(value, list) else value
 
 
-def _number(item: Any, value: Any) -> Any:
+def _number(hint: Any, value: Any) -> Any:
     """A number where a field takes numbers and text, and holds the text of one."""
-    return int(value) if "int | str" in str(item.type) and str(value).isdigit() else value
+    takes_both = {int, str} <= set(get_args(hint))
+    return int(value) if takes_both and isinstance(value, str) and value.isdecimal() else value
 
 
 def dumps(recipe: Recipe) -> str:
@@ -70,29 +74,25 @@ def header(text: str) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON schema (draft-07) of a recipe file, made from the typed object; descriptions are the flags' help."""
-    body = _object(Recipe)
+    found = typed.schema(Recipe)
+    body = _inlined(found, found.pop("$defs"))
     body["properties"]["schema"]["const"] = SCHEMA
     title = f"hybridgen recipe, schema {SCHEMA}"
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **body, "required": ["schema"]}
 
 
-def _object(kind: Any) -> dict[str, Any]:
-    properties = {item.name: {"description": item.metadata["help"], **_type(item)} for item in fields(kind)}
-    return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-def _type(item: Any) -> dict[str, Any]:
-    words = re.findall(r"\w+", str(item.type))
-    if (inner := held_by(item)) is not None:
-        return {"type": "array", "items": _object(inner)} if "list" in words else _object(inner)
-    if "dict" in words:
-        return {"type": "object", "additionalProperties": {"type": "string"}}
-    types = [JSON_TYPES[word] for word in words if word in JSON_TYPES]
-    found: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
-    if "list" in words:
-        found["items"] = {"type": "string"}
-    if item.metadata.get("choices"):
-        found["enum"] = list(item.metadata["choices"])
+def _inlined(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A schema in the words of draft-07, short enough for editors to show: definitions in place, null left out."""
+    if "$ref" in part:
+        part = {**definitions[part["$ref"].rpartition("/")[2]], **part}
+    kinds = [one for one in part.get("anyOf", ()) if one != {"type": "null"}]
+    if kinds:
+        part = {**(kinds[0] if len(kinds) == 1 else {"type": [one["type"] for one in kinds]}), **part}
+    found = {name: part[name] for name in KEYWORDS if name in part}
+    if "properties" in found:
+        found["properties"] = {name: _inlined(one, definitions) for name, one in found["properties"].items()}
+    if "items" in found:
+        found["items"] = _inlined(found["items"], definitions)
     return found
 
 

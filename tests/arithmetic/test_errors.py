@@ -59,7 +59,7 @@ REFUSED = [
     ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
     ("run --model dmo -p x", "unknown-model", "nearest: demo"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),
-    ("run --model demo --set request.setps=3 -p x", "recipe-key", "did you mean steps?"),
+    ("run --model demo --set request.setps=3 -p x", "recipe-key", "nearest: request.steps"),
     ("run --model demo --set request.steps=abc -p x", "recipe-value", "a whole number"),
     ("run --model demo --set steps -p x", "recipe-key", "KEY=VALUE"),
     ("run --model demo -p x --out no/such/clip.mp4", "output-folder", "the folder no/such does not exist"),
@@ -177,11 +177,11 @@ def test_a_missing_prompt_shows_the_same_line_with_one(capsys: pytest.CaptureFix
 def test_recipe_errors_name_line_and_column(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     for text, says in (
-        ("model: demo\nrequest: {stesp: 3}\n", f"{bad}:2:11: unknown key request.stesp; did you mean steps?"),
-        ("model: demo\n  x: [\n", f"{bad}:2:4 is not YAML"),
+        ("model: demo\nrequest: {stesp: 3}\n", f"{bad}:2:11: request.stesp: is not known; nearest: steps"),
+        ("model: demo\n  x: [\n", f"{bad}:2:4: is not YAML"),
         ("- 1\n", "holds no keys"),
-        ("model: demo\nparallel: {cfg: two}\n", "cfg is 'two' and must be a whole number"),
-        ("model: demo\nschema: 9\n", "schema 9"),
+        ("model: demo\nparallel: {cfg: two}\n", "parallel.cfg 'two': must be a whole number"),
+        ("model: demo\nschema: 9\n", "2:1: schema 9: "),
         ("model: demo\nrequest: 3\n", "request"),
         ("model: demo\nparallel: {order: 3}\n", "order"),
     ):

@@ -153,15 +153,19 @@ def test_what_is_exported_is_imported(path: Path, tmp_path: Path) -> None:
         (
             "parallel: {dit_cgf_size: 2}\n",
             "import-key",
-            "yaml:1:12: unknown key parallel.dit_cgf_size; did you mean dit",
+            "yaml:1:12: parallel.dit_cgf_size: is no key of VisualGen, old or new; nearest: dit",
         ),
-        ("\nparalel: {}\n", "import-key", "yaml:2:1: unknown key paralel; did you mean parallel?"),
-        ("parallel: {dit_fsdp_size: 2}\n", "import-foreign", "dit_fsdp_size is 2; hybridgen has no such split"),
-        ("parallel_config: {attn2d_size: 9}\n", "import-value", "attn2d_size is 9 and must be [rows, columns]"),
-        ("parallel_config: {cfg_size: two}\n", "import-value", "cfg_size is 'two'"),
-        ("parallel_config: 2\n", "import-value", "parallel_config is 2 and must hold keys"),
+        ("\nparalel: {}\n", "import-key", "yaml:2:1: paralel: is no key of VisualGen, old or new; nearest: parallel"),
+        (
+            "parallel: {dit_fsdp_size: 2}\n",
+            "import-foreign",
+            "1:12: parallel.dit_fsdp_size 2: is a split that hybridgen does not have",
+        ),
+        ("parallel_config: {attn2d_size: 9}\n", "import-value", "attn2d_size 9: must be [rows, columns]"),
+        ("parallel_config: {cfg_size: two}\n", "import-value", "cfg_size 'two': must be a whole number"),
+        ("parallel_config: 2\n", "import-value", "parallel_config 2: must hold keys"),
         ("- 1\n", "import-unreadable", "holds no keys"),
-        ("a: [\n", "import-unreadable", "yaml:2:1 is not YAML"),
+        ("a: [\n", "import-unreadable", "yaml:2:1: is not YAML"),
     ],
 )
 def test_what_cannot_be_imported(text: str, rule: str, says: str, tmp_path: Path) -> None:

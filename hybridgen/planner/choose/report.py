@@ -98,13 +98,13 @@ def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
 
 def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
     """The section with the plan's degrees and mesh order in it."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"usp": None}
     for name, value in plan.parallel().items():
         if name == "order":
             changes[name] = value.split(",")
         else:
             changes[name] = value if name in ("attn2d", "pipefusion") else int(value)
-    return replace(parallel, usp=None, **changes)
+    return replace(parallel, **changes)
 
 
 def input_flags(plan: Plan, request: Request) -> list[str]:

@@ -1,24 +1,26 @@
-"""A machine by name, or from a YAML file (format: docs/planner-reference.md). No torch."""
+"""A machine by name, or from a YAML file (format: docs/planner.md). No torch."""
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Optional
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import ALIASES, MACHINES
-from hybridgen.recipe import key_file
-from hybridgen.recipe.key_file import KeyFile, Numbers
+from hybridgen.recipe import source
+from hybridgen.recipe.typed import Declared, Numbers, Short, shown
 
+FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "hardware-file")
 SHARE = Numbers(0.001, 0.999)
-LEGAL = {
+LIMITS = {
     **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
     **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1)},
 }
 """What a constant may be, by the last part of its name, in SI units; others are bytes, seconds or a loss: 0 or more."""
+OTHERS = Numbers(0)
 COUNT = Numbers(1, 10**9, whole=True)
 
 
@@ -28,12 +30,7 @@ def find(name: str) -> Hardware:
         return read(Path(name))
     if (known := _known(name)) is not None:
         return known
-    close = _close(name)
-    raise RequestError.told(
-        "unknown-hardware",
-        f"--hardware {name} is no known machine or YAML file; nearest: {', '.join(close)}",
-        tries=[{"hardware": close[0]}],
-    )
+    raise RequestError("unknown-hardware", "hardware", name, "is no known machine or YAML file", _close(name))
 
 
 def _known(name: str) -> Hardware | None:
@@ -41,7 +38,7 @@ def _known(name: str) -> Hardware | None:
 
 
 def _close(name: str) -> list[str]:
-    return difflib.get_close_matches(name, [*MACHINES, *ALIASES], n=2) or list(MACHINES)
+    return did_you_mean(name, [*MACHINES, *ALIASES], 2) or list(MACHINES)
 
 
 def read(path: Path) -> Hardware:
@@ -49,52 +46,49 @@ def read(path: Path) -> Hardware:
 
     A constant is a number or {value: X, origin: TEXT}. Raises RequestError (hardware-file).
     """
-    file = key_file.read("--hardware", "hardware-file", path, "base: NAME")
+    file = source.read(path, FILE)
     if "base" not in file.content:
-        raise file.fault("", "needs base: NAME, a known machine from which the other constants are taken")
-    name = file.text("base", file.content["base"])
-    if (base := _known(name)) is None:
-        raise file.fault(
-            "base", f"base is {key_file.shown(name)}, no known machine; nearest: {', '.join(_close(name))}"
-        )
-    changes = {key: value for key, value in file.content.items() if key != "base"}
-    machine: Hardware = _changed(file, base, {"name": path.stem, "title": path.stem, **changes})
-    return machine
+        raise file.fault(("base",), "is missing; it names the known machine from which other constants are taken")
+    name = file.content["base"]
+    base = _known(name) if isinstance(name, str) else None
+    if base is None:
+        raise file.fault(("base",), "is no known machine", shown(name), _close(str(name)))
+    given = file.as_(_declared(base, {"base": str}))
+    machine: Hardware = _changed(base, given, f"given in {path.name}")
+    return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
 
 
-def _changed(file: KeyFile, base: Any, values: dict[Any, Any], prefix: str = "") -> Any:
-    """A copy of a Hardware or Link with some fields replaced, each checked."""
-    known = [f.name for f in fields(base)]
-    changes: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if name not in known:
-            raise file.unknown(key, known)
-        old = getattr(base, name)
-        if isinstance(old, Link):
-            if not isinstance(value, dict):
-                problem = f"{key} is {key_file.shown(value)} and must hold keys, as in {key}: {{bandwidth: "
-                raise file.fault(key, f"{problem}{old.bandwidth.value:g}}}")
-            changes[name] = _changed(file, old, value, f"{key}.")
-        elif isinstance(old, Constant):
-            changes[name] = _constant(file, key, value, LEGAL.get(name, Numbers(0)), old)
-        elif isinstance(old, bool):
-            changes[name] = file.switch(key, value)
-        elif isinstance(old, int):
-            changes[name] = file.number(key, value, COUNT, old)
-        else:
-            changes[name] = file.text(key, value)
+def _declared(base: Hardware | Link, others: Mapping[str, Any] = {}) -> Any:
+    """A dataclass of what a file may hold: the fields of a machine or link, within limits, each of which may be left out.
+
+    `others` are keys beside them, with their types.
+    """
+    kinds = {item.name: _kind(item.name, getattr(base, item.name)) for item in fields(base)}
+    kinds.update(others)
+    parts = [(name, Optional[kind], field(default=None)) for name, kind in kinds.items()]
+    return make_dataclass(type(base).__name__, parts, bases=(Declared,))
+
+
+def _kind(name: str, usual: Any) -> Any:
+    """The type of a key whose usual value this is."""
+    if isinstance(usual, Link):
+        return _declared(usual)
+    if isinstance(usual, Constant):
+        number = Annotated[float, replace(LIMITS.get(name, OTHERS), usual=usual.value)]
+        parts: list[Any] = [("value", number), ("origin", Optional[str], field(default=None))]
+        return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Short("value")]
+    if isinstance(usual, bool | str):
+        return type(usual)
+    return Annotated[int, replace(COUNT, usual=usual)]
+
+
+def _changed(base: Any, given: Any, origin: str) -> Any:
+    """A copy of a machine or link with what a file gives in place."""
+    changes = {}
+    for item in fields(base):
+        old, new = getattr(base, item.name), getattr(given, item.name)
+        if new is not None and isinstance(old, Constant):
+            changes[item.name] = Constant(float(new.value), new.origin or origin)
+        elif new is not None:
+            changes[item.name] = _changed(old, new, origin) if isinstance(old, Link) else new
     return replace(base, **changes)
-
-
-def _constant(file: KeyFile, key: str, value: Any, legal: Numbers, old: Constant) -> Constant:
-    origin = f"given in {file.path.name}"
-    if isinstance(value, dict):
-        if unknown := [str(name) for name in value if name not in ("value", "origin")]:
-            raise file.unknown(f"{key}.{unknown[0]}", ("value", "origin"))
-        if "value" not in value:
-            raise file.fault(key, f"{key} holds no value; it is written as in {key}: {{value: {old.value:g}}}")
-        if "origin" in value:
-            origin = file.text(f"{key}.origin", value["origin"])
-        key, value = f"{key}.value", value["value"]
-    return Constant(float(file.number(key, value, legal, old.value)), origin)

@@ -1,0 +1,161 @@
+"""A YAML file: its content in declared types, and its faults at the line and column of the key. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from hybridgen.errors import Place, RequestError
+from hybridgen.recipe import typed
+from hybridgen.recipe.typed import LARGEST, Keys, Misfit, dotted
+
+T = TypeVar("T")
+MOST_CHARACTERS, MOST_KEYS = 2**20, 100_000
+"""Above any file of settings. Aliases of YAML can make many keys of few bytes."""
+
+
+class Kind(NamedTuple):
+    """A kind of file: the flag that names it, how it starts, and the rules that its faults break."""
+
+    flag: str
+    start: str
+    unreadable: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is YAML and holds keys."""
+
+    file: Path
+    kind: Kind
+    text: str
+    content: dict[str, Any]
+    places: dict[Keys, Place]
+    repeated: tuple[Keys, ...]
+    """Keys that were given before, of which YAML would silently take the last."""
+
+    def place(self, keys: Keys) -> Place:
+        """Where a key stands, or else what holds it."""
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        return self.places.get(keys, Place(str(self.file), 1, 1))
+
+    def fault(self, keys: Keys, problem: str, value: object = None, nearest: Any = (), rule: str = "") -> RequestError:
+        """An error at a key; rule: that of wrong values unless another is named."""
+        return RequestError(rule or self.kind.value, dotted(keys), value, problem, nearest, [], self.place(keys))
+
+    def misfit(self, found: Misfit) -> RequestError:
+        """The error of a value that does not fit its declaration."""
+        rule = self.kind.key if found.of == "key" else self.kind.value
+        return self.fault(found.keys, found.problem, found.value, found.nearest, rule)
+
+    def read_as(self, declared: type[T]) -> tuple[T | None, list[RequestError]]:
+        """The content as an instance of a dataclass, None where it does not fit, and every fault of its form.
+
+        Faults are in the order of the file, keys that are missing come last.
+        """
+        value, misfits = typed.convert(declared, self.content)
+        faults = [self.fault(keys, "is given twice", rule=self.kind.key) for keys in self.repeated]
+        faults += [self.misfit(one) for one in misfits if one.of != "nothing"]
+        faults.sort(key=lambda one: one.place or ())
+        return value, faults + [self.misfit(one) for one in misfits if one.of == "nothing"]
+
+    def as_(self, declared: type[T]) -> T:
+        """The content as an instance of a dataclass. Raises RequestError for the first fault."""
+        value, faults = self.read_as(declared)
+        if faults or value is None:
+            raise faults[0]
+        return value
+
+
+def read(file: Path, kind: Kind) -> Source:
+    """Read a file of this kind. Raises RequestError (its rule for unreadable files)."""
+    import yaml
+
+    def unreadable(problem: str, at: Any = None) -> RequestError:
+        if at is None:
+            return RequestError(kind.unreadable, kind.flag, file, problem)
+        place = Place(str(file), at.line + 1, at.column + 1)
+        return RequestError(kind.unreadable, "", None, problem, place=place)
+
+    try:
+        text = _text(file)
+        loader = _loader()(text)
+        node = loader.get_single_node()
+        keys = list(_keys(node)) if node is not None else []
+        content = loader.construct_document(node) if node is not None else None
+    except OSError as error:
+        raise unreadable(f"cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        raise unreadable(f"is not YAML: {error.problem}", error.problem_mark) from error
+    except RecursionError as error:
+        raise unreadable("is nested too deep, or an alias in it stands for what holds it") from error
+    except UnicodeDecodeError as error:
+        raise unreadable("is not YAML: not text") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # too long, or characters that YAML does not have
+        raise unreadable(f"cannot be used: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise unreadable(f"holds no keys; it starts with {kind.start}")
+    places = {one: Place(str(file), mark.line + 1, mark.column + 1) for one, mark, _ in keys}
+    return Source(file, kind, text, content, places, tuple(one for one, _, again in keys if again))
+
+
+def _text(file: Path) -> str:
+    """The text of a file. Raises OSError, ValueError."""
+    with file.open(encoding="utf-8") as handle:
+        found = handle.read(MOST_CHARACTERS + 1)
+    if len(found) > MOST_CHARACTERS:
+        raise ValueError(f"more than {MOST_CHARACTERS:,} characters")
+    return found
+
+
+def _keys(node: Any) -> Iterator[tuple[Keys, Any, bool]]:
+    """Way, mark, and whether it was given before, of every key and list entry. Raises ValueError for too many."""
+    for number, found in enumerate(_below(node, ())):
+        if number == MOST_KEYS:
+            raise ValueError(f"more than {MOST_KEYS:,} keys, aliases followed")
+        yield found
+
+
+def _below(node: Any, above: Keys) -> Iterator[tuple[Keys, Any, bool]]:
+    if node.id == "sequence":
+        for number, value in enumerate(node.value):
+            yield (*above, number), value.start_mark, False
+            yield from _below(value, (*above, number))
+    if node.id == "mapping":
+        seen = set()
+        for key, value in node.value:
+            if key.id == "scalar" and not key.tag.endswith(":merge"):
+                key.tag = "tag:yaml.org,2002:str"  # keys are names, also those that look like numbers
+            keys = (*above, str(key.value))
+            yield keys, key.start_mark, keys in seen
+            seen.add(keys)
+            yield from _below(value, keys)
+
+
+@cache
+def _loader() -> Any:
+    """YAML's own loader, for text, numbers, true, false, lists and mappings: dates stay text."""
+    import yaml
+
+    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    tags = [f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")]
+
+    class Loader(safe):  # type: ignore[misc]
+        yaml_constructors = {tag: safe.yaml_constructors[tag] for tag in (*tags, None)}
+        yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+            for first, found in safe.yaml_implicit_resolvers.items()
+        }
+
+    def whole(loader: Any, node: Any) -> int | str:
+        number = loader.construct_yaml_int(node)
+        return number if abs(number) <= LARGEST else str(node.value)
+
+    Loader.add_constructor("tag:yaml.org,2002:int", whole)
+    return Loader
