@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from hybridgen.cli import text
+from hybridgen.cli.verb import Verb
 from hybridgen.distributed.files import may_write
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
@@ -19,6 +20,10 @@ EXAMPLES = (
 )
 
 
+app = typer.Typer()
+
+
+@app.command("calibrate", cls=Verb, epilog=EXAMPLES)
 def calibrate(
     out: Annotated[Path, typer.Option("--out", help="YAML file to write.", metavar="FILE")] = Path("machine.yaml"),
     model: Annotated[

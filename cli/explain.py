@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Optional
 
 import typer
 
 from hybridgen.cli import text
-from hybridgen.errors import RequestError
+from hybridgen.cli.verb import Verb
+from hybridgen.errors import RequestError, did_you_mean
 
 EXAMPLES = "hybridgen explain ulysses-heads"
 
 
+app = typer.Typer()
+
+
+@app.command("explain", cls=Verb, epilog=EXAMPLES)
 def explain(
     rule: Annotated[Optional[str], typer.Argument(help="Rule id; without one all are listed.", metavar="RULE")] = None,
 ) -> None:
@@ -26,10 +30,7 @@ def explain(
         return
     rule = rule.lower()
     if rule not in known:
-        close = difflib.get_close_matches(rule, known, n=2, cutoff=0.4) or list(known)[:3]
-        raise RequestError.told(
-            "unknown-rule",
-            f"{rule} is no rule; nearest: {', '.join(close)}",
-            tries=[f"hybridgen explain {close[0]}"],
-        )
+        close = did_you_mean(rule, known, 2, 0.4) or list(known)[:3]
+        tries = [f"hybridgen explain {close[0]}"]
+        raise RequestError("unknown-rule", "", rule, "there is no such rule", close, tries)
     text.answer(*text.paragraph(rule, known[rule], len(rule) + 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -10,30 +11,43 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from hybridgen.cli import calibrate, explain, options, recipes, run, text
-from hybridgen.cli.plan import command as plan
-from hybridgen.cli.verb import Verb, Verbs
+from hybridgen.cli import text
+from hybridgen.cli.verb import LazyVerbs
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
+
+VERBS = {
+    "run": ("hybridgen.cli.run", "Make a clip from a prompt, spread over ranks."),
+    "plan": ("hybridgen.cli.plan.command", "Recommend how to spread a clip over GPUs."),
+    "recipes": ("hybridgen.cli.recipes", "List, show, check and exchange recipes."),
+    "calibrate": ("hybridgen.cli.calibrate", "Measure this machine for plan --hardware."),
+    "explain": ("hybridgen.cli.explain", "Tell the reason of a rule that an error names."),
+}
+"""The commands: module, and the line in the help."""
+
+
+class Verbs(LazyVerbs):
+    """The commands of VERBS."""
+
+    modules = {name: module for name, (module, _) in VERBS.items()}
+
 
 app = typer.Typer(
     name="hybridgen",
     cls=Verbs,
     help="Hybrid parallel video generation: compose strategies, plan them, run them.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # what typer imports for its boxes doubles the time of this help
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=Verb, epilog=run.EXAMPLES)(run.run)
-app.command("plan", cls=Verb, epilog=plan.EXAMPLES)(plan.plan)
-app.add_typer(recipes.app, name="recipes")
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
-app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
+for name, (_, line) in VERBS.items():
+    app.command(name, help=line)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)
 def version(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
@@ -41,6 +55,9 @@ def version(
 
         text.answer(f"hybridgen {installed('hybridgen')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        text.answer(context.get_help())
+        raise typer.Exit(2)
 
 
 OF_THIS_MACHINE = ("device", "gpus-present", "model-unavailable")
@@ -60,23 +77,20 @@ def main() -> None:
 
 def call(arguments: list[str]) -> int:
     """Run one command; its exit code. Errors go to stderr, in one line and at most a few of help."""
+    flags: dict[str, Any] = {}  # of the command, once they are read
     try:
-        code: Any = app(arguments, standalone_mode=False)
+        code: Any = app(arguments, standalone_mode=False, obj=flags)
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        if error.format_message():  # none: help was shown, since no verb was given
+        if error.format_message():  # none: help was shown, since no command of a group was given
             text.say(*_usage(error))
         return 2
     except RequestError as error:
-        here = environment.joined_rank()
-        if environment.is_reporter() or error.rule in OF_THIS_MACHINE:
-            where = f"rank {here.rank}: " if here and here.rank else ""
-            first, *rest = error.lines(["hybridgen", *arguments])
-            text.say(where + first, *rest)
+        _refuse(error, ["hybridgen", *arguments], as_json=bool(flags.get("json") or flags.get("as_json")))
         return 2
     except RunFailed as error:
         text.say(*error.lines())
-        if "--debug" in arguments and error.traceback:
+        if flags.get("debug") and error.traceback:
             text.say(error.traceback)
         return 1
     except (KeyboardInterrupt, typer.Abort):
@@ -89,12 +103,28 @@ def call(arguments: list[str]) -> int:
         return 1
 
 
+def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
+    """Tell why a request cannot be served, on one rank of a joined job; with --json as data on stdout, too."""
+    from hybridgen.cli.explanations import rules
+
+    here = environment.joined_rank()
+    if not environment.is_reporter() and error.rule not in OF_THIS_MACHINE:
+        return
+    where = f"rank {here.rank}: " if here and here.rank else ""
+    first, *rest = error.lines(command, rules())
+    text.say(where + first, *rest)
+    if as_json:
+        text.answer(json.dumps({"error": error.as_data(command, rules())}, indent=2))
+
+
 def _usage(error: Any) -> list[str]:
     """A wrong flag or value, in one line."""
+    from hybridgen.cli.options import peers
+
     message = " ".join(error.format_message().split())
-    name = getattr(error, "option_name", "")
-    if name in (peers := options.peers()):
-        engine, flag = peers[name]
+    name, known = getattr(error, "option_name", ""), peers()
+    if name in known:
+        engine, flag = known[name]
         message = f"{engine}'s {name} is {flag} here"
     lines = [f"error[usage]: {message}"]
     context = getattr(error, "ctx", None)

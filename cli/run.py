@@ -13,6 +13,7 @@ import typer
 from hybridgen import api
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import with_flags
+from hybridgen.cli.verb import Verb
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, check_inputs, describe_inputs
 from hybridgen.engine.job import Job
@@ -41,6 +42,10 @@ class RunFlags(RunOptions):
     debug: bool = flag("Show the traceback of a failed rank.", default=False)
 
 
+app = typer.Typer()
+
+
+@app.command("run", cls=Verb, epilog=EXAMPLES)
 @with_flags(RunFlags)
 def run(options: RunFlags, fields: dict[str, Any]) -> None:
     """Make a clip from a prompt, spread over ranks as the degrees say.

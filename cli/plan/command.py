@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from hybridgen.cli import text
 from hybridgen.cli.options import given_words, with_flags
 from hybridgen.cli.plan import explain, table
 from hybridgen.cli.plan.flags import ONCE, PlanFlags
+from hybridgen.cli.verb import Verb
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.planner.choose import recommend, report
@@ -29,10 +32,12 @@ EXAMPLES = (
     "hybridgen plan --gpus 8 --hardware rtx4090 --model wan2.1-1.3b --fewer\n\n"
     "hybridgen plan --gpus 16 --hardware h200 --nodes 2 --explain 1"
 )
+app = typer.Typer()
 TOP = 6
 """Kinds of plan in the table unless --top says otherwise."""
 
 
+@app.command("plan", cls=Verb, epilog=EXAMPLES)
 @with_flags(PlanFlags, ("", "request", "parallel"))
 def plan(own: PlanFlags, given: dict[str, Any]) -> None:
     """Recommend how to spread a clip over GPUs: degrees, mesh order, predicted time and memory, and why.
