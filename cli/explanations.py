@@ -1,12 +1,13 @@
 """The reason of every rule, by the id that errors show. No torch.
 
-A rule of a strategy is explained where it is checked, in its rules.py; the ids of all other errors are explained here.
+A reason that an error's own line does not tell stands in a table RULES beside the place where the rule is raised.
 """
 
 from __future__ import annotations
 
-from hybridgen.distributed import files
-from hybridgen.engine import inputs, outputs
+from hybridgen import interop
+from hybridgen.distributed import files, processes
+from hybridgen.engine import inputs, machine, outputs, prepare
 from hybridgen.models.cosmos import guardrail
 from hybridgen.planner.choose import no_plan
 from hybridgen.recipe import clip, resolve
@@ -32,31 +33,20 @@ OTHERS = {
     "attention-lse": KERNEL,
     "attention-missing": KERNEL,
     "attention-unknown": NAME,
-    "deadline": "The ranks did not end in the time they were given.",
     "degree": WHOLE,
     "degree-format": READING,
     "device": "cuda needs a CUDA device that torch sees; cpu is always there.",
     "diffusers-changed": "hybridgen takes diffusers' models apart by names that diffusers does not promise to keep.",
     "dtype": NAME,
-    "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
-    "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "
-    "than run otherwise than asked.",
-    "engine-missing": "Other engines are extras that are installed apart.",
-    "engine-output": "The other engine writes the video alone.",
-    "engine-place": "The other engine's runner is started once and makes its own ranks.",
     "explain": "--explain takes the number of a plan in the table above it.",
     "fps": WHOLE,
     "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees. Every host "
     "takes as many, so that one command starts them all.",
-    "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
-    guardrail.RULE: guardrail.WHY,
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units. Unknown "
     "keys and keys given twice are refused, since a typing error would silently keep the old value. Rates are 1 or "
     "more, bytes and seconds 0 or more; error and anchored lie between 0 and 1, since they are a range around a time.",
-    "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
-    "or with --auto; elsewhere the flag would change nothing.",
     "heads": "--heads cuts the channels of the model's attention into another number of heads, all equally wide.",
     "import-foreign": IMPORT,
     "import-key": IMPORT,
@@ -71,9 +61,7 @@ OTHERS = {
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",
     "prompt": READING,
-    "prompt-missing": "A clip needs a prompt; the plan alone is shown by --dry-run.",
     "quantity": READING,
-    "rank-lost": "A rank died, and the others were ended: the clip cannot be finished without its part.",
     "ranks": "More ranks than any machine room has; most likely a typing error.",
     "recipe-comment": "Rewriting a recipe in canonical form would lose its comments; `notes` keeps them.",
     "recipe-key": NAME,
@@ -95,11 +83,29 @@ OTHERS = {
     "unsupported-scheduler": CHECKPOINT,
     "usage": READING,
     "usp-parts": "--usp 4x2 is --ulysses 4 --ring 2; giving both could contradict itself.",
-    "world-size": "Another launcher started a number of ranks that is not the plan's.",
+    "world-size": "Another launcher decides how many ranks there are, and every rank has one place in the mesh.",
 }
 
 
+def reasons() -> dict[str, str]:
+    """The reasons that are shown with an error, by rule id."""
+    tables = (
+        clip.RULES,
+        files.RULES,
+        inputs.RULES,
+        interop.RULES,
+        machine.RULES,
+        no_plan.RULES,
+        outputs.RULES,
+        prepare.RULES,
+        processes.RULES,
+        resolve.RULES,
+        registry.explanations(),
+        {guardrail.RULE: guardrail.WHY},
+    )
+    return {rule: why for table in tables for rule, why in table.items()}
+
+
 def rules() -> dict[str, str]:
-    """Every rule id with its reason, sorted."""
-    own = (resolve.RULES, clip.RULES, inputs.RULES, outputs.RULES, files.RULES, no_plan.RULES, registry.explanations())
-    return dict(sorted(item for table in (OTHERS, *own) for item in table.items()))
+    """Every rule id with its reason, sorted; those that errors do not show say less than the error's own line."""
+    return dict(sorted({**OTHERS, **reasons()}.items()))

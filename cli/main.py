@@ -105,16 +105,17 @@ def call(arguments: list[str]) -> int:
 
 def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
     """Tell why a request cannot be served, on one rank of a joined job; with --json as data on stdout, too."""
-    from hybridgen.cli.explanations import rules
+    from hybridgen.cli.explanations import reasons
 
     here = environment.joined_rank()
     if not environment.is_reporter() and error.rule not in OF_THIS_MACHINE:
         return
+    why = reasons()
     where = f"rank {here.rank}: " if here and here.rank else ""
-    first, *rest = error.lines(command, rules())
+    first, *rest = error.lines(command, why)
     text.say(where + first, *rest)
     if as_json:
-        text.answer(json.dumps({"error": error.as_data(command, rules())}, indent=2))
+        text.answer(json.dumps({"error": error.as_data(command, why)}, indent=2))
 
 
 def _usage(error: Any) -> list[str]:

@@ -33,6 +33,10 @@ from typing import Any
 from hybridgen.distributed.files import written_whole
 from hybridgen.errors import RunFailed
 
+RULES = {
+    "deadline": "The ranks did not end in the time they were given.",
+    "rank-lost": "A rank died, and the others were ended: the clip cannot be finished without its part.",
+}
 LINE = 96
 """Bytes of a rank's status line."""
 CONSEQUENCES = ("DistBackendError", "AcceleratorError")

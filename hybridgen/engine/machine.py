@@ -18,6 +18,11 @@ from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.legal import nearest_plans
 from hybridgen.recipe.resolve import check_count
 
+RULES = {
+    "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
+    "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
+    "or with --auto; elsewhere the flag would change nothing.",
+}
 CROWD = 8
 """CPU ranks a core beyond which a run is slow enough to say so."""
 

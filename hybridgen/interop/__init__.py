@@ -12,6 +12,15 @@ from hybridgen.errors import Change, RequestError
 from hybridgen.plan.degrees import Degree, Value
 from hybridgen.plan.plan import Plan
 
+RULES = {
+    "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
+    "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "
+    "than run otherwise than asked.",
+    "engine-missing": "Other engines are extras that are installed apart.",
+    "engine-output": "The other engine writes the video alone.",
+    "engine-place": "The other engine's runner is started once and makes its own ranks.",
+}
+
 
 @dataclass(frozen=True)
 class Export:
