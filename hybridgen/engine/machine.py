@@ -17,6 +17,7 @@ from hybridgen.planner.price.memory import peak
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.legal import nearest_plans
 from hybridgen.recipe.resolve import check_count
+from hybridgen.strategies import registry
 
 RULES = {
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
@@ -130,7 +131,7 @@ def check_machine(plan: Plan, device: str) -> None:
 def _other_world(plan: Plan, world: int) -> RequestError:
     """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
     close = nearest_plans(plan, world, 1)
-    dropped = dict.fromkeys(("usp", "patches", "warmup", "order"), None)
+    dropped = dict.fromkeys(registry.BESIDE, None)
     problem = f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees})"
     nearest = f"start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close)
     return RequestError(

@@ -18,6 +18,7 @@ from hybridgen.recipe import source
 from hybridgen.recipe.fields import Checkpoint, Parallel, Recipe, Request, Runtime
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.typed import shown
+from hybridgen.strategies.registry import AXES, Degrees
 
 FILE = source.Kind("", "parallel_config or parallel", "import-unreadable", "import-key", "import-value")
 SECTIONS = {
@@ -53,8 +54,8 @@ OTHER_PARALLEL = {
 FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
 """Splits that hybridgen does not have (names or beginnings); 1 everywhere, or refused."""
 KERNELS = {there: here for here, there in BACKENDS.items()}
-ORDER = {"cfg": ("cfg",), "tp": ("tp",), "cp": ("ring", "row", "col"), "ulysses": ("ulysses",)}
-"""Parts of its dim_order, and the axes here."""
+ORDER = {"cp": [axis for axis in AXES if Degrees.axes[axis].divides == "keys"]}
+"""Parts of its dim_order that are axes of other names here."""
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
 
 
@@ -125,16 +126,11 @@ def _parallel(file: Source) -> tuple[Parallel, list[str]]:
             raise file.fault((section, name), problem, shown(value), [1], "import-foreign")
     keys = {name.removeprefix("dit_"): (section, name) for name in given if not _is_foreign(name)}
     own = {name: given[key] for name, (_, key) in keys.items()}
-    degrees = {here: _whole(own[there], keys[there], file) for there, here in DEGREES.items() if there in own}
-    rows, columns = _grid(own, keys, file)
-    world = rows * columns
-    for name in ("cfg", "ulysses", "ring", "tp"):
-        world *= degrees.get(name, 1)
+    sizes = {here: _whole(own[there], keys[there], file) for there, here in DEGREES.items() if there in own}
+    degrees = Degrees(**sizes, attn2d=_grid(own, keys, file))
     if own.get("enable_parallel_vae"):
-        degrees["vae"] = world
-    parallel = Parallel(order=_order(own.get("dim_order")), attn2d=f"{rows}x{columns}" if rows * columns > 1 else None)
-    for name, value in degrees.items():
-        setattr(parallel, name, value if value > 1 else None)
+        degrees = degrees.changed(vae=degrees.world)
+    parallel = Parallel(order=_order(own.get("dim_order")), **degrees.fields())
     return parallel, ["async_ulysses (overlap of exchange and projection)"] if own.get("async_ulysses") else []
 
 
@@ -156,7 +152,7 @@ def _order(text: str | None) -> list[str] | None:
     """["cfg", "tp", "ring", "row", "col", "ulysses"] from "cfg-tp-cp-ulysses", which is the order here as well."""
     if text in (None, "cfg-tp-cp-ulysses"):
         return None
-    return [axis for part in str(text).split("-") for axis in ORDER.get(part, (part,))]
+    return [axis for part in str(text).split("-") for axis in ORDER.get(part, [part])]
 
 
 def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:

@@ -208,6 +208,11 @@ class Degrees:
         """The degrees above 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""
         return {degree.name: degree.text(self.value(degree)) for degree in self.used()}
 
+    def fields(self) -> dict[str, int | str]:
+        """The degrees above 1 as a recipe's keys hold them: {"cfg": 2, "attn2d": "3x3"}."""
+        found = ((degree, self.value(degree)) for degree in self.used())
+        return {d.name: value if isinstance(value, int) and d.type is int else d.text(value) for d, value in found}
+
     def as_data(self) -> dict[str, Any]:
         """All degrees as JSON has them: {"cfg": 2, "attn2d": [3, 3], ...}."""
         values = {degree.name: self.value(degree) for degree in self.table}

@@ -160,7 +160,7 @@ def _measured_request(request: Request) -> Iterator[Wrong]:
             yield Wrong(("request", name), "must be a number", value)
     try:
         if request.size is not None:
-            parse_pair("--size", request.size, "width x height")
+            parse_pair("size", request.size, "width x height")
     except RequestError:
         yield Wrong(("request", "size"), "must be width x height, as in 1280x720", shown(request.size))
 

@@ -89,7 +89,7 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     assert all(8 % c["degrees"]["ulysses"] == 0 for c in found["candidates"])
     assert "run      nothing: mine is known from" in plan(f"--model-facts {file} --gpus 8")
     file.write_text("layers: 4\nhead: 8\n")
-    assert "unknown key head; did you mean heads?" in plan(f"--model-facts {file} --gpus 8", code=2)
+    assert "head: is not known; nearest: heads" in plan(f"--model-facts {file} --gpus 8", code=2)
     file.write_text("layers: 4\nheads: 8\n")
     assert "does not say head_dim, ffn" in plan(f"--model-facts {file} --gpus 8", code=2)
 

@@ -11,8 +11,13 @@ from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.recipe.fields import Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
+from hybridgen.strategies import registry
 
 SCHEMA_VERSION = 1
+PAIRED = {axis.name for degree in registry.DEGREES for axis in degree.axes if len(degree.axes) > 1}
+"""Axes of which a strategy has more than one."""
+TEXTS = {setting.name for setting in registry.SETTINGS if setting.type is not int}
+"""Keys of a recipe that hold text."""
 
 
 def as_data(
@@ -69,7 +74,7 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
             "peak": round(candidate.peak / 1e9, 3),
         },
         "seconds": {
-            f"{item.name} {item.axis}" if item.axis in ("row", "col") else item.name: round(item.seconds, 4)
+            f"{item.name} {item.axis}" if item.axis in PAIRED else item.name: round(item.seconds, 4)
             for item in cost.items
         },
         "bytes_per_step": candidate.bytes_per_step,
@@ -103,7 +108,7 @@ def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
         if name == "order":
             changes[name] = value.split(",")
         else:
-            changes[name] = value if name in ("attn2d", "pipefusion") else int(value)
+            changes[name] = value if name in TEXTS else int(value)
     return replace(parallel, **changes)
 
 

@@ -52,9 +52,9 @@ def span_of_ranks(ranks: Sequence[int], domain: int) -> Span:
 
 
 def span(layout: Layout, axis: str, domain: int) -> Span:
-    """The worst group of a mesh axis, of the VAE's ranks ("vae"), or of all ("world")."""
-    if axis == "vae":
-        return span_of_ranks(layout.vae_ranks(), domain)
+    """The worst group of a mesh axis, of one that is laid over the mesh ("vae"), or of all ranks ("world")."""
+    if axis in layout.degrees.axes and axis not in layout.order:
+        return span_of_ranks(layout.overlay(axis), domain)
     if axis in layout.order:
         return span_of_axis(layout.stride(axis), layout.degrees.size(axis), layout.world_size, domain)
     return span_of_ranks(range(layout.world_size), domain)
