@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -40,23 +40,8 @@ def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any)
         value = getattr(getattr(given, section) if section else given, name)
         if section in sections and name != "prompt" and value is not None:
             value = instead.get(name, value)
-            found += [recipe.flag_of(item), ",".join(value) if isinstance(value, list) else str(value)]
+            found += [name_of(item), ",".join(value) if isinstance(value, list) else str(value)]
     return found
-
-
-def with_recipe_flags(sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a verb that takes **flags the flags of these sections of a recipe, before its own parameters."""
-
-    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
-        own = inspect.signature(verb, eval_str=True).parameters.values()
-        params = [_parameter(s, name, item) for s, name, item in recipe.options() if s in sections]
-        kinds = inspect.Parameter
-        params += [p.replace(kind=kinds.KEYWORD_ONLY) for p in own if p.kind is not kinds.VAR_KEYWORD]
-        verb.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
-        verb.__annotations__ = {p.name: p.annotation for p in params}
-        return verb
-
-    return decorate
 
 
 def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Any]:
@@ -70,9 +55,8 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
             mine = {item.name: given.pop(item.name) for item in fields(own)}
             verb(own(**mine), given)
 
-        params = [_parameter(s, name, item) for s, name, item in recipe.options() if s in sections]
-        hints = get_type_hints(own)
-        params += [_own_parameter(item, hints[item.name]) for item in fields(own)]
+        params = [_of_recipe(*one) for one in recipe.options() if one[0] in sections]
+        params += [_parameter(item, hints(own)[item.name], item.metadata["panel"]) for item in fields(own)]
         command.__name__, command.__doc__ = verb.__name__, verb.__doc__
         command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in params}
@@ -81,20 +65,15 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
     return decorate
 
 
-def _own_parameter(item: Any, kind: Any) -> inspect.Parameter:
-    about = item.metadata
-    names = about["flags"] or (name_of(item),)
-    info = typer.Option(*names, help=about["help"], metavar=about["metavar"], rich_help_panel=about["panel"])
-    kinds = inspect.Parameter
-    return kinds(item.name, kinds.KEYWORD_ONLY, default=item.default, annotation=Annotated[kind, info])
-
-
-def _parameter(section: str, name: str, item: Any) -> inspect.Parameter:
-    about = item.metadata
-    names = about["flags"] or (recipe.flag_of(item),)
-    info = typer.Option(*names, help=about["description"], metavar=about["metavar"], rich_help_panel=PANELS[section])
+def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:
     kind = plain(hints(recipe.SECTIONS.get(section, recipe.Recipe))[name])
     if kind not in (int, float):  # lists, and numbers or text, are typed as text
         kind = str
-    kinds = inspect.Parameter
-    return kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=Annotated[Optional[kind], info])
+    return _parameter(item, Optional[kind], PANELS[section])
+
+
+def _parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
+    about, kinds = item.metadata, inspect.Parameter
+    names = about["flags"] or (name_of(item),)
+    info = typer.Option(*names, help=about["description"], metavar=about["metavar"], rich_help_panel=panel)
+    return kinds(item.name, kinds.KEYWORD_ONLY, default=item.default, annotation=Annotated[kind, info])

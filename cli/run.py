@@ -22,9 +22,9 @@ from hybridgen.engine.options import Engine, RunOptions
 from hybridgen.engine.report import Report
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
-from hybridgen.recipe.fields import Recipe, flag_of
+from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.fields import options as recipe_options
-from hybridgen.recipe.flags import flag
+from hybridgen.recipe.flags import flag, name_of
 
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
@@ -139,7 +139,7 @@ def repeat_command(recipe: Recipe) -> str:
         value = getattr(getattr(recipe, section) if section else recipe, name)
         if value is not None:
             shown = ",".join(value) if isinstance(value, list) else str(value)
-            words += ["-p" if name == "prompt" else flag_of(item), shown]
+            words += ["-p" if name == "prompt" else name_of(item), shown]
     return shlex.join(words)
 
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
 from hybridgen.errors import RequestError
+from hybridgen.models.catalogue import DEFAULT_MODEL
+from hybridgen.models.registry import MODELS
 from hybridgen.recipe import source, typed
+from hybridgen.recipe.flags import flag, name_of
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.typed import LARGEST, Commas, Declared, Keys, dotted, hints, shown
 from hybridgen.strategies.registry import SETTINGS
@@ -20,11 +23,6 @@ from hybridgen.strategies.registry import SETTINGS
 SCHEMA = 1
 """Version of the recipe format."""
 FILE = source.Kind("recipe", "schema: 1", "recipe-unreadable", "recipe-key", "recipe-value")
-
-
-def option(help: str, *flags: str, metavar: str | None = None) -> Any:
-    """A field that is also a flag (--name unless flags are given) and a key; `help` explains all three."""
-    return field(default=None, metadata={"description": help, "flags": flags, "metavar": metavar})
 
 
 def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
@@ -42,7 +40,7 @@ def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
 class Checkpoint(Declared):
     """Which files of the model; they belong to the recipe's model, and another --model drops them."""
 
-    revision: Optional[str] = option("Commit of the model on the hub (40 hex digits).", metavar="SHA")
+    revision: Optional[str] = flag("Commit of the model on the hub (40 hex digits).", metavar="SHA")
     license: Optional[str] = entry("The model's licence, as an SPDX name.")
 
 
@@ -50,24 +48,24 @@ class Checkpoint(Declared):
 class Request(Declared):
     """What is to be made."""
 
-    prompt: Optional[str] = option("What the clip shows.", "--prompt", "-p", metavar="TEXT")
-    negative_prompt: Optional[str] = option("What the clip should not show.", metavar="TEXT")
-    image: Optional[str] = option("Picture that the clip starts from, or shows.", metavar="FILE")
-    last_image: Optional[str] = option("Picture that it ends with.", metavar="FILE")
-    video: Optional[str] = option("Video that the clip continues.", metavar="FILE")
-    size: Optional[str] = option("Width x height in pixels.", metavar="WxH")
-    frames: Optional[int] = option("Number of frames: 4k + 1.", metavar="N")
-    steps: Optional[int] = option("Denoising steps.", metavar="N")
-    guidance: Optional[float] = option("Guidance scale; 1 turns guidance off.", metavar="X")
-    guidance_2: Optional[float] = option("Guidance scale of the low-noise expert.", metavar="X")
-    seed: Optional[int] = option("Seed of the noise; without it one is drawn and printed.", metavar="N")
-    fps: Optional[int] = option("Frames per second of the file; the model's own by default.", metavar="N")
+    prompt: Optional[str] = flag("What the clip shows.", "--prompt", "-p", metavar="TEXT")
+    negative_prompt: Optional[str] = flag("What the clip should not show.", metavar="TEXT")
+    image: Optional[str] = flag("Picture that the clip starts from, or shows.", metavar="FILE")
+    last_image: Optional[str] = flag("Picture that it ends with.", metavar="FILE")
+    video: Optional[str] = flag("Video that the clip continues.", metavar="FILE")
+    size: Optional[str] = flag("Width x height in pixels.", metavar="WxH")
+    frames: Optional[int] = flag("Number of frames: 4k + 1.", metavar="N")
+    steps: Optional[int] = flag("Denoising steps.", metavar="N")
+    guidance: Optional[float] = flag("Guidance scale; 1 turns guidance off.", metavar="X")
+    guidance_2: Optional[float] = flag("Guidance scale of the low-noise expert.", metavar="X")
+    seed: Optional[int] = flag("Seed of the noise; without it one is drawn and printed.", metavar="N")
+    fps: Optional[int] = flag("Frames per second of the file; the model's own by default.", metavar="N")
 
 
 def _parallel() -> list[tuple[str, Any, Any]]:
     """Name, type and field of everything that strategies let one set, and of the order, as the flags are listed."""
-    found = [(item.listed, item.name, item.type, option(item.help, metavar=item.metavar)) for item in SETTINGS]
-    order = option("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
+    found = [(item.listed, item.name, item.type, flag(item.help, metavar=item.metavar)) for item in SETTINGS]
+    order = flag("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     found.append((90, "order", Annotated[list[str], Commas()], order))
     return [(name, Optional[kind], item) for _, name, kind, item in sorted(found, key=lambda one: one[0])]
 
@@ -92,11 +90,9 @@ else:
 class Runtime(Declared):
     """What it is computed with."""
 
-    device: Optional[str] = option("cuda or cpu; cuda when there is one.", metavar="NAME")
-    dtype: Optional[str] = option("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
-    attention: Optional[str] = option(
-        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen when open.", metavar="NAME"
-    )
+    device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME")
+    dtype: Optional[str] = flag("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
+    attention: Optional[str] = flag("Attention kernel (sdpa, cudnn, flash, cpu ...); chosen when open.", metavar="NAME")
 
 
 @dataclass
@@ -133,16 +129,21 @@ class Measured(Declared):
     notes: Optional[str] = entry("What else one must know to compare.")
 
 
+def _models() -> str:
+    """The shortest name of every known model, demo first."""
+    names = [
+        min((model.name, *model.aliases), key=len) + " (default)" * (model.name == DEFAULT_MODEL) for model in MODELS
+    ]
+    return ", ".join(["demo", *names])
+
+
 @dataclass
 class Recipe(Declared):
     """One run. `license`, `notes`, `hardware` and `measured` are evidence that a file carries; they change nothing."""
 
     schema: int = field(default=SCHEMA, metadata={"description": "Version of the recipe format."})
     license: Optional[str] = entry("Licence of this file, as an SPDX name.")
-    model: Optional[str] = option(
-        "demo, wan2.2 (default), wan2.2-i2v, wan2.2-5b, cosmos3, cosmos2.5, tiny:NAME ..., a hub id or a folder.",
-        metavar="NAME",
-    )
+    model: Optional[str] = flag(f"{_models()}, tiny:NAME, a hub id or a folder.", metavar="NAME")
     checkpoint: Checkpoint = entry("Which files of the model.", Checkpoint)
     notes: Optional[str] = entry("What the recipe is for.")
     request: Request = entry("What is to be made.", Request)
@@ -165,16 +166,10 @@ def options() -> Iterator[tuple[str, str, Any]]:
                 yield section, item.name, item
 
 
-def flag_of(item: Any) -> str:
-    """The long flag of a field."""
-    flags = item.metadata["flags"]
-    return str(flags[0]) if flags else f"--{item.name.replace('_', '-')}"
-
-
-def keys_of(flag: str) -> Keys:
+def keys_of(name: str) -> Keys:
     """The keys that lead to the field of a flag without dashes; () where it is no field of a recipe."""
-    fields_by_flag = {flag_of(item): (section, name) if section else (name,) for section, name, item in options()}
-    return fields_by_flag.get(f"--{flag}", ())
+    fields_by_flag = {name_of(item): (section, name) if section else (name,) for section, name, item in options()}
+    return fields_by_flag.get(f"--{name}", ())
 
 
 def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Recipe:
@@ -274,7 +269,7 @@ def _of_flag(section: str, item: Any, value: Any) -> Any:
     nested = {item.name: value}
     found, misfits = typed.convert(Recipe, {section: nested} if section else nested)
     for one in misfits:
-        raise RequestError("recipe-value", flag_of(item).removeprefix("--"), one.value, one.problem, one.nearest)
+        raise RequestError("recipe-value", name_of(item).removeprefix("--"), one.value, one.problem, one.nearest)
     return getattr(getattr(found, section) if section else found, item.name)
 
 
@@ -283,5 +278,5 @@ def _check_size(item: Any, value: Any) -> None:
     if isinstance(value, int) and abs(value) > LARGEST:
         digits = int(math.log10(abs(value))) + 1
         raise RequestError(
-            "recipe-value", flag_of(item).removeprefix("--"), f"of {digits} digits", "is too large", [LARGEST]
+            "recipe-value", name_of(item).removeprefix("--"), f"of {digits} digits", "is too large", [LARGEST]
         )

@@ -1,6 +1,7 @@
-"""Flags of one command that are no fields of a recipe, declared once as the fields of a dataclass. No torch.
+"""Flags declared once, as the fields of a dataclass: those of recipes, and those of one command. No torch.
 
-Signature, help and the words that repeat a command are made from the declaration.
+Signature, help and the words that repeat a command are made from the declaration, and of a recipe's fields the keys
+and the JSON schema as well, by pydantic, which reads `description` from a field's metadata.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 
 
 def flag(help: str, *names: str, default: Any = None, metavar: str | None = None, panel: str | None = None) -> Any:
-    """A field of a command's flags. Its flag is --FIELD-NAME unless `names` are given; `panel` groups it in the help.
+    """A field that is a flag. The flag is --FIELD-NAME unless `names` are given; `panel` groups it in the help.
 
     A flag that may be given several times has the type Optional[list[str]].
     """
-    return field(default=default, metadata={"help": help, "flags": names, "metavar": metavar, "panel": panel})
+    return field(default=default, metadata={"description": help, "flags": names, "metavar": metavar, "panel": panel})
 
 
 def name_of(item: Any) -> str:

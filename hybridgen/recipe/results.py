@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
-from hybridgen.recipe import library
-from hybridgen.recipe.fields import Measured, Recipe, Request, compose
+from hybridgen.recipe import library, source
+from hybridgen.recipe.fields import FILE, Measured, Recipe, Request
 from hybridgen.recipe.resolve import published_frames, resolve
+from hybridgen.recipe.typed import trusted
 
 
 def mismatch(recipe: Recipe, device: str, ranks: int) -> str | None:
@@ -47,21 +48,28 @@ class Result(NamedTuple):
 
 
 def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
-    """Those of the wanted plan's model and clip on so many GPUs of a machine, however they were split."""
+    """Those of the wanted plan's model and clip on so many GPUs of a machine, however they were split.
+
+    Only files that name the machine are parsed. Files of the package are known to fit, since the tests check them.
+    """
     for path in library.files():
-        text = path.read_text(encoding="utf-8")
-        model = re.search(r"^model: (\S+)", text, re.MULTILINE)
-        if not model or hardware not in text or catalogue.find(model[1]).name != wanted.facts.name:
-            continue  # to read a recipe properly takes longer
-        recipe = compose(path, [], {})
+        if hardware not in path.read_text(encoding="utf-8"):
+            continue
+        recipe: Recipe = trusted(Recipe, source.read(path, FILE).content)
         if recipe.hardware.name != hardware or recipe.hardware.gpus != gpus:
             continue
-        for measured in recipe.measured:
-            given = {f.name: value for f in fields(Request) if (value := getattr(measured.request, f.name)) is not None}
-            as_run = replace(recipe, request=replace(recipe.request, **given))
-            plan = resolve(published_frames(as_run, wanted.facts))
-            if measured.denoise_s and _work(plan) == _work(wanted):
-                yield Result(path.stem, plan, measured)
+        if catalogue.find(recipe.model or catalogue.DEFAULT_MODEL).name == wanted.facts.name:
+            yield from _comparable(path.stem, recipe, wanted)
+
+
+def _comparable(name: str, recipe: Recipe, wanted: Plan) -> Iterator[Result]:
+    """A recipe's denoise times of clips that take as long as the wanted one."""
+    for measured in recipe.measured:
+        given = {f.name: value for f in fields(Request) if (value := getattr(measured.request, f.name)) is not None}
+        as_run = replace(recipe, request=replace(recipe.request, **given))
+        plan = resolve(published_frames(as_run, wanted.facts))
+        if measured.denoise_s and _work(plan) == _work(wanted):
+            yield Result(name, plan, measured)
 
 
 def _work(plan: Plan) -> tuple[object, ...]:

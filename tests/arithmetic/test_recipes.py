@@ -16,11 +16,11 @@ from hybridgen.cli.main import call
 from hybridgen.models.catalogue import DEFAULT_MODEL
 from hybridgen.recipe import library
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import Hardware, Measured, Recipe, Request, compose
+from hybridgen.recipe.fields import Hardware, Measured, Recipe, Request, compose, read
 from hybridgen.recipe.resolve import resolve
 from hybridgen.recipe.results import mismatch
 from hybridgen.recipe.text import dumps, json_schema, plain
-from hybridgen.recipe.typed import hints
+from hybridgen.recipe.typed import hints, trusted
 from tests.support.recipes import declared_in
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,7 @@ def test_every_recipe_is_checked_and_canonical(path: Path) -> None:
     assert check(path) == []
     recipe = compose(path, [], {})
     assert dumps(recipe) == path.read_text(encoding="utf-8")
+    assert trusted(Recipe, read(path).content) == recipe
     assert resolve(recipe).world_size == recipe.hardware.gpus
 
 
