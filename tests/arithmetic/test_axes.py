@@ -21,6 +21,7 @@ from hybridgen.recipe.fields import Parallel, Recipe
 from hybridgen.recipe.resolve import degrees_of
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
+from tests.support import strategies
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)
@@ -112,3 +113,7 @@ def test_names_are_given_once() -> None:
     assert len(set(names)) == len(names) and len({setting.listed for setting in registry.SETTINGS}) == len(names)
     places = [axis.place for axis in Degrees.axes.values() if axis.place is not None]
     assert len(set(places)) == len(places)
+
+
+def test_the_page_of_strategies_is_what_they_declare() -> None:
+    assert strategies.DOCUMENT.read_text(encoding="utf-8") == strategies.document()
