@@ -151,6 +151,6 @@ def decoder(context: RankContext, plan: Plan) -> Contender:
     given = noise(plan) if plan.world_size == 1 or context.rank == 0 else None
 
     def run() -> Tensor:
-        return torch.cat([frames for frames in model.decode(given) if frames is not None] or [torch.empty(0)])
+        return torch.cat([frames for frames in model.slots.decode(given) if frames is not None] or [torch.empty(0)])
 
     return lambda: run

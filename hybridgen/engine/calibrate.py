@@ -28,6 +28,7 @@ from hybridgen.distributed.sequence import Shard
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.models.inputs import Inputs
+from hybridgen.models.slots import Pass
 from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.models.wan.random import transformer
@@ -196,9 +197,9 @@ class Block:
         text = torch.randn(1, plan.facts.text_tokens, facts.text_dim, device=device, dtype=dtype)
         self.model.set_inputs(Inputs([text]))
         self.first = self.model.schedule()[0]
-        self.condition = self.model.condition(self.first, 0)
+        self.condition = self.model.condition(self.first, Pass())
         self.x = torch.randn(1, *plan.latent_shape, device=device)
-        self.hidden = self.model.embed(self.x, self.first, 0)
+        self.hidden = self.model.embed(self.x, self.first, Pass())
         heads, kv = (plan.tokens.tokens, facts.heads), (plan.facts.text_tokens, facts.key_heads)
         self.qkv = [self._random(n, h) for n, h in (heads, (heads[0], kv[1]), (heads[0], kv[1]))]
         self.text_kv = [self._random(*kv) for _ in range(2)]
@@ -208,12 +209,12 @@ class Block:
         return torch.randn(shape, device=self.device, dtype=self.hidden.dtype)
 
     def run(self) -> Tensor:
-        return self.model.run_blocks(self.hidden, self.first, self.condition)
+        return self.model.run_blocks(self.hidden, self.first, self.condition, Pass())
 
     def run_few(self) -> Tensor:
         """On 16 tokens."""
         cos, sin = (table[:, :16] for table in self.condition.rope)
-        return self.model.run_blocks(self.hidden[:, :16], self.first, replace(self.condition, rope=(cos, sin)))
+        return self.model.run_blocks(self.hidden[:, :16], self.first, replace(self.condition, rope=(cos, sin)), Pass())
 
     def attention(self) -> None:
         """With the video's keys and with the text's."""
@@ -233,8 +234,9 @@ class Block:
 
     def step(self) -> None:
         """A denoising step in which no block runs."""
-        layers, self.model.layers = self.model.layers, range(0)
+        slots, layers = self.model.slots, self.model.slots.layers
+        slots.layers = range(0)
         self.model.scheduler.set_begin_index(0)
         self.model.scheduler._step_index = None
-        self.model.advance(self.x, self.model.predict(self.x, self.first), self.first)
-        self.model.layers = layers
+        slots.advance(self.x, slots.predict(self.x, self.first), self.first)
+        slots.layers = layers

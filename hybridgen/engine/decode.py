@@ -74,7 +74,7 @@ def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Fra
     """uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks work on them and get nothing."""
     if not rank.mesh.is_on("vae"):
         return
-    chunks = model.decode(latents)
+    chunks = model.slots.decode(latents)
     rank.set_status("decode")
     with rank.stage("decode"):
         for chunk in chunks:

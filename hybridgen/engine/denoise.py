@@ -12,10 +12,10 @@ from hybridgen.models.denoiser import Denoiser
 
 
 def denoise(rank: Rank, model: Denoiser) -> Tensor:
-    """This rank's part of the final latents (a state x, see models/denoiser.py)."""
+    """This rank's part of the final latents (a state x, see models/state.py)."""
     steps = model.schedule()
     generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
-    x = model.to_state(model.initial_latents(generator))
+    x = model.state.cut(model.initial_latents(generator))
     rank.progress.start(len(steps))
     with rank.stage("denoise"):
         for step in steps:
@@ -23,7 +23,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
             if step.index and step.expert != steps[step.index - 1].expert:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
-            x = model.advance(x, model.predict(x, step), step)
+            x = model.slots.advance(x, model.slots.predict(x, step), step)
             if rank.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
             rank.steps.append(time.perf_counter() - began)
@@ -40,4 +40,4 @@ def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:
     rank.set_status("gather latents")
     x = x.float()  # some schedulers give latents in the model's dtype; in fp32 they are the same numbers
     shards = group.gather(x) if group.size > 1 else [x]
-    return model.final_latents(model.to_latents(shards)) if shards is not None and rank.first else None
+    return model.final_latents(model.state.assemble(shards)) if shards is not None and rank.first else None

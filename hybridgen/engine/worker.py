@@ -117,7 +117,9 @@ def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
     if not job.plan.clip.encoded_frames or not rank.mesh.is_on("vae"):
         return None
     with rank.stage("encode the picture", "encode"):
-        moments = model.encode(model.frames_to_encode(list(job.inputs.images)).to(rank.device) if rank.first else None)
+        moments = model.slots.encode(
+            model.frames_to_encode(list(job.inputs.images)).to(rank.device) if rank.first else None
+        )
     if moments is None:
         return None
     return model.condition_latents(moments, torch.Generator("cpu").manual_seed(job.seed))

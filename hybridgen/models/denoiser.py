@@ -1,14 +1,14 @@
-"""One rank's model, whatever the family: the slots that strategies replace, and how a step is made of passes.
+"""One rank's model, whatever the family: what a family provides, and how a step is made of passes.
 
-State `x` is the latents [1, C, T, H, W] in fp32 on a rank that holds the whole sequence, and this rank's tokens
-[1, local, p_t * p_h * p_w * C] otherwise (see distributed/sequence.py). Predictions have the form of x.
-With nothing split, every operation is the stock pipeline's, so the result equals it bit for bit.
+The state x and predictions have the form that state.py describes. With nothing split, every operation is the stock
+pipeline's, so the result equals it bit for bit.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from hybridgen.distributed.attention import attend, attend_plain
-from hybridgen.distributed.sequence import Shard, patchify, unpatchify
+from hybridgen.distributed.sequence import Shard
 from hybridgen.models.autoencoder import Autoencoder, to_uint8
 from hybridgen.models.inputs import Encoder, Inputs
-from hybridgen.models.slots import Attend, Attention, Cuts, KeyValue, Partial, Relay, Remember, Step
+from hybridgen.models.slots import Cuts, KeyValue, Partial, Pass, Slots, Step
+from hybridgen.models.state import State
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -31,32 +32,26 @@ class Denoiser(ABC):
     """The attribute of a transformer that holds its blocks."""
     cuts: Cuts
     """What tensor parallelism cuts in each of them."""
+    vae: Autoencoder
+    """On the ranks that decode."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
-        self.plan, self.experts, self.scheduler, self.kernel, self.shard = plan, experts, scheduler, kernel, shard
-        self.vae: Autoencoder
-        """On the ranks that decode."""
+        self.plan, self.experts, self.scheduler, self.kernel = plan, experts, scheduler, kernel
+        self.state = State(plan, shard)
         self.inputs = Inputs([])
-        self.branches = list(range(plan.branches))
-        self.layers = range(plan.facts.transformer.layers)
-        """The blocks that this rank runs."""
-        self.norm: Callable[..., list[Tensor]] = lambda *pairs: [norm(x) for norm, x in pairs]
-        """Norms over all heads, of pairs (Normed)."""
-        self.layer = 0
-        """The block that runs now."""
-        self.branch = 0
-        """The branch that runs now."""
-        self.window: int | None = None
-        """The patch that runs now (PipeFusion); None while all run together."""
-        self.remember: Remember = lambda k, v, blocks: (k, v)
-        self.attend: Attend = self.attend_blocks
-        self.attention: Attention = self.local_attention
-        self.relay: Relay = self.relay_alone
-        self.predict: Callable[[Tensor, Step], list[Tensor]] = self.predict_branches
-        self.guide: Callable[[list[Tensor], Tensor, Step], Tensor] = self.combine
-        self.advance: Callable[[Tensor, list[Tensor], Step], Tensor] = self.guided_step
-        self.encode: Callable[[Tensor | None], Tensor | None] = self.encode_alone
-        self.decode: Callable[[Tensor | None], Iterator[Tensor | None]] = self.decode_alone
+        self.slots = Slots(
+            norm=lambda *pairs: [norm(x) for norm, x in pairs],
+            attention=self.local_attention,
+            remember=lambda k, v, blocks, now: (k, v),
+            layers=range(plan.facts.transformer.layers),
+            relay=relay_alone,
+            predict=self.predict_branches,
+            advance=self.guided_step,
+            branches=list(range(plan.branches)),
+            guide=self.combine,
+            encode=self.encode_alone,
+            decode=self.decode_alone,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -65,15 +60,6 @@ class Denoiser(ABC):
     @property
     def dtype(self) -> torch.dtype:
         return self.experts[0].dtype  # type: ignore[no-any-return]
-
-    @property
-    def patch(self) -> tuple[int, int, int]:
-        return self.plan.facts.transformer.patch
-
-    @property
-    def patches(self) -> int:
-        """Pieces of the sequence in the tensors that run now."""
-        return self.plan.tokens.patches if self.window is None else 1
 
     # What a family provides
 
@@ -87,22 +73,22 @@ class Denoiser(ABC):
         """Take out of a transformer without weights what is never run, so that it is not read."""
 
     @abstractmethod
-    def condition(self, step: Step, branch: int) -> Any:
+    def condition(self, step: Step, now: Pass) -> Any:
         """What the blocks and the head need beside the tokens that run now; what repeats is computed once."""
 
     @abstractmethod
-    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+    def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
         """The part of state x that runs now -> hidden state [1, n, D] in the transformer's dtype."""
 
     @abstractmethod
-    def run_block(self, block: Any, hidden: Tensor, condition: Any) -> Tensor:
+    def run_block(self, block: Any, hidden: Tensor, condition: Any, now: Pass) -> Tensor:
         """Hidden state [1, n, D] through one block."""
 
     @abstractmethod
     def head(self, hidden: Tensor, step: Step, condition: Any) -> Tensor:
         """Hidden state [1, n, D] -> prediction in the form of x, as the transformer gives it."""
 
-    def combine(self, predictions: list[Tensor], x: Tensor, step: Step) -> Tensor:
+    def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
         """The branches' predictions, in their order, for a part x of the state -> what the scheduler takes.
 
         Here uncond + g * (cond - uncond), in the predictions' dtype. Acts on every number alone.
@@ -134,9 +120,9 @@ class Denoiser(ABC):
 
     # Attention
 
-    def attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[int]) -> Partial:
+    def attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[int], now: Pass) -> Partial:
         """(out, lse) over the real tokens of some cp blocks; padding stands last and is left out."""
-        k, v = self.remember(k, v, blocks)
+        k, v = self.slots.remember(k, v, blocks, now)
         width = self.plan.degrees.ulysses
         num_keys = sum(self.plan.tokens.valid_local(block * width, width) for block in blocks)
         return attend(self.kernel, q, k[:, :num_keys], v[:, :num_keys])
@@ -145,71 +131,52 @@ class Denoiser(ABC):
         """What a rank's own queries see of the text beside the sequence: one part more to merge, or none."""
         return [] if text is None else [attend(self.kernel, q, *text)]
 
-    def local_attention(self, q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
+    def local_attention(self, q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:
         """All keys are here; padding at their end is left out, text stands before them."""
-        k, v = self.remember(k, v, [0])
-        valid = self.shard.tokens.tokens
+        k, v = self.slots.remember(k, v, [0], now)
+        valid = self.plan.tokens.tokens
         k, v = k[:, :valid], v[:, :valid]
         if text is not None:
             k, v = torch.cat([text[0], k], 1), torch.cat([text[1], v], 1)
         return attend_plain(self.kernel, q, k, v)
 
-    def wrap_attention(self, wrap: Callable[[Attention], Attention]) -> None:
-        """Put an exchange around the attention."""
-        self.attention = wrap(self.attention)
-
     # Blocks
 
     def blocks(self) -> Iterator[Any]:
         """The blocks that this rank runs, of every expert."""
-        return (getattr(expert, self.stack)[layer] for expert in self.experts for layer in self.layers)
+        return (getattr(expert, self.stack)[layer] for expert in self.experts for layer in self.slots.layers)
 
-    def run_blocks(self, hidden: Tensor, step: Step, condition: Any) -> Tensor:
+    def run_blocks(self, hidden: Tensor, step: Step, condition: Any, now: Pass) -> Tensor:
         """Hidden state [1, n, D] through this rank's blocks."""
         blocks = getattr(self.experts[step.expert], self.stack)
-        for self.layer in self.layers:
-            hidden = self.run_block(blocks[self.layer], hidden, condition)
+        for layer in self.slots.layers:
+            hidden = self.run_block(blocks[layer], hidden, condition, replace(now, layer=layer))
         return hidden
-
-    def relay_alone(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
-        """All blocks are here."""
-        run(start())
 
     def keep_layers(self, layers: range) -> None:
         """Run these blocks only, and give up the others' memory."""
-        self.layers = layers
+        self.slots.layers = layers
         for expert in self.experts:
             blocks = getattr(expert, self.stack)
             for index in set(range(len(blocks))) - set(layers):
                 blocks[index] = torch.nn.Identity()
-
-    def piece(self, x: Tensor, patch: int) -> Tensor:
-        """This rank's rows of a patch, a view of [1, local, ...]; all of x when there is one patch."""
-        if self.plan.tokens.patches == 1:
-            return x
-        size = self.plan.tokens.shard_size
-        return x[:, patch * size : (patch + 1) * size]
-
-    def here(self, x: Tensor) -> Tensor:
-        """The rows of [1, local, ...] that run now."""
-        return x if self.window is None else self.piece(x, self.window)
 
     # One step
 
     def predict_branches(self, x: Tensor, step: Step) -> list[Tensor]:
         """The predictions of this rank's branches, one pass after the other."""
         predictions = []
-        for self.branch in self.branches:
-            condition = self.condition(step, self.branch)
+        for now in (Pass(branch) for branch in self.slots.branches):
+            condition = self.condition(step, now)
             # The hidden state has no name here, so that it is gone when the next branch runs.
             predictions.append(
-                self.head(self.run_blocks(self.embed(x, step, self.branch), step, condition), step, condition)
+                self.head(self.run_blocks(self.embed(x, step, now), step, condition, now), step, condition)
             )
         return predictions
 
     def guided_step(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
         """The scheduler's step; it acts on every number alone, so it runs on whatever part of x is here."""
-        prediction = self.guide(predictions, x, step)
+        prediction = self.slots.guide(predictions, x, step, Pass())
         return self.scheduler.step(prediction, step.timestep, x, return_dict=False)[0]  # type: ignore[no-any-return]
 
     def schedule(self) -> list[Step]:
@@ -243,31 +210,22 @@ class Denoiser(ABC):
         """Full latents after the last step -> what is kept and decoded."""
         return latents_BCTHW
 
-    def to_state(self, latents_BCTHW: Tensor) -> Tensor:
-        """Full latents, or anything else of their size -> this rank's part in the form of x."""
-        if self.shard.whole:
-            return latents_BCTHW
-        return self.shard.take(patchify(latents_BCTHW, self.patch))
-
-    def to_latents(self, shards: list[Tensor]) -> Tensor:
-        """Every rank's state, in order -> full latents [1, C, T, H, W]."""
-        if self.shard.whole:
-            return shards[0]
-        return unpatchify(self.shard.assemble(shards), self.plan.latent_shape, self.patch)
-
-    # The autoencoder
-
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
         """Latents as the transformer knows them -> as the autoencoder does."""
         return self.vae.unnormalise(latents_BCTHW)
 
     def encode_alone(self, pixels_BCTHW: Tensor | None) -> Tensor | None:
-        """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]."""
+        """Slots.encode on one rank."""
         assert pixels_BCTHW is not None
         return self.vae.encode(pixels_BCTHW)
 
     def decode_alone(self, latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
-        """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time."""
+        """Slots.decode on one rank."""
         assert latents_BCTHW is not None
         for pixels in self.vae.decode(self.unnormalise(latents_BCTHW)):
             yield to_uint8(pixels)
+
+
+def relay_alone(length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
+    """Slots.relay where all blocks are here."""
+    run(start())

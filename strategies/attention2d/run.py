@@ -16,7 +16,7 @@ from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.distributed.sequence import join, split
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Attend, KeyValue, Partial
+from hybridgen.models.slots import Attend, KeyValue, Partial, Pass
 from hybridgen.plan.plan import Plan
 
 
@@ -40,6 +40,7 @@ def attention2d(
     blocks: list[int],
     attend: Attend,
     patches: int,
+    now: Pass,
     beside: Sequence[Partial] = (),
 ) -> Tensor:
     """query_group shares the queries of a row of ranks, key_group the keys of a column, which are cp `blocks`.
@@ -53,7 +54,7 @@ def attention2d(
             keys, values = join(key_group.all_gather(torch.cat([k, v], -1)), patches).chunk(2, -1)
         if query_group.size > 1:
             queries = join(query_group.all_gather(q), patches)
-        return attend(queries, keys, values, blocks)
+        return attend(queries, keys, values, blocks, now)
 
     if query_group.size > 1:
         partials = query_group.all_to_all(split(pack(*seen()), query_group.size, patches))  # [cols, B, s, H, D + ...]
@@ -71,8 +72,8 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     (rows, cols), col = plan.degrees.attn2d, mesh.coordinate("col")
     blocks = [row * cols + col for row in range(rows)]
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
-        beside = model.attend_text(q, text)
-        return attention2d(q, k, v, query_group, key_group, blocks, model.attend, model.patches, beside)
+    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:
+        beside, pieces = model.attend_text(q, text), model.state.pieces(now.patch)
+        return attention2d(q, k, v, query_group, key_group, blocks, model.attend_blocks, pieces, now, beside)
 
-    model.wrap_attention(lambda _: attention)
+    model.slots.attention = attention

@@ -59,7 +59,7 @@ def gather(strip: Strip, x: Tensor, dim: int) -> Tensor | None:
 
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
-    """Replace `model.decode` and `model.encode`; ranks that are not the VAE's get nothing from either, at once."""
+    """Decode and encode in strips; ranks that are not the VAE's get nothing from either, at once."""
     group = mesh.overlay("vae", NAME)
     strip = Strip(group, split_dim(plan), strip_sizes(plan)) if group is not None else None
 
@@ -79,4 +79,4 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
             moments = model.vae.encode(own)
         return gather(strip, moments, strip.dim)
 
-    model.decode, model.encode = decode, encode_split
+    model.slots.decode, model.slots.encode = decode, encode_split

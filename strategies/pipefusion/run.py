@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Step
+from hybridgen.models.slots import Pass, Step
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies.pipefusion.rules import IN_FLIGHT
 
@@ -29,15 +29,14 @@ class Buffers:
     They belong to one expert: each of its first steps is synchronous and fills them anew, in the same memory.
     """
 
-    def __init__(self, model: Denoiser, patches: int) -> None:
-        self.model, self.patches = model, patches
+    def __init__(self, patches: int) -> None:
+        self.patches = patches
         self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    def remember(self, k: Tensor, v: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def remember(self, k: Tensor, v: Tensor, blocks: Sequence[int], now: Pass) -> tuple[Tensor, Tensor]:
         """k, v [B, n, H, D] of all patches, or of the one that runs now -> those of all patches, patch by patch."""
-        key = (self.model.branch, self.model.layer, *blocks)
-        window = self.model.window
-        if window is None:
+        key = (now.branch, now.layer, *blocks)
+        if now.patch is None:
             if key in self.kept:
                 for kept, fresh in zip(self.kept[key], (k, v), strict=True):
                     kept.copy_(fresh)
@@ -45,7 +44,7 @@ class Buffers:
                 self.kept[key] = k.clone(), v.clone()
             return k, v
         for kept, fresh in zip(self.kept[key], (k, v), strict=True):
-            kept.unflatten(1, (self.patches, -1))[:, window] = fresh  # type: ignore[no-untyped-call]
+            kept.unflatten(1, (self.patches, -1))[:, now.patch] = fresh  # type: ignore[no-untyped-call]
         return self.kept[key]
 
 
@@ -56,7 +55,7 @@ class Pipeline:
         self.model, self.plan, self.forward, self.back = model, plan, forward, back
         self.stage, self.last = forward.rank, forward.size - 1
         self.patches = plan.tokens.patches
-        self.buffers = Buffers(model, self.patches)
+        self.buffers = Buffers(self.patches)
         self.schedulers: list[object] = []
         """One a patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
         self.owed = 0
@@ -84,35 +83,33 @@ class Pipeline:
 
     def run(self, x: Tensor, step: Step, patch: int | None) -> None:
         """Send all patches together, or one, through this stage, branch by branch, and step them on the last."""
-        self.model.window = patch
-        part = self.model.here(x)
+        part = self.model.state.here(x, patch)
         predictions = []
-        for branch in self.model.branches:
-            self.model.branch = branch
-            condition = self.model.condition(step, branch)
+        for now in (Pass(branch, patch) for branch in self.model.slots.branches):
+            condition = self.model.condition(step, now)
             # No name keeps a hidden state while the next branch runs.
             if self.stage == self.last:
-                predictions.append(self.model.head(self.through(part, step, condition), step, condition))
+                predictions.append(self.model.head(self.through(part, step, condition, now), step, condition))
             else:
-                wait = self.forward.send(self.through(part, step, condition), self.stage + 1)
+                wait = self.forward.send(self.through(part, step, condition, now), self.stage + 1)
                 self.sent(self.patches if patch is None else 1, wait)
         if self.stage == self.last:
-            prediction = self.model.guide(predictions, part, step)
+            prediction = self.model.slots.guide(predictions, part, step, Pass(patch=patch))
             for index in range(self.patches) if patch is None else [patch]:
-                own = self.model.piece(prediction, index) if patch is None else prediction
+                own = self.model.state.piece(prediction, index) if patch is None else prediction
                 self.step_patch(x, own, step, index)
 
-    def through(self, part: Tensor, step: Step, condition: Any) -> Tensor:
+    def through(self, part: Tensor, step: Step, condition: Any, now: Pass) -> Tensor:
         """The hidden state of a part of x after this stage's blocks."""
         if self.stage == 0:
-            return self.model.run_blocks(self.model.embed(part, step, self.model.branch), step, condition)
+            return self.model.run_blocks(self.model.embed(part, step, now), step, condition, now)
         tokens = self.plan.tokens
-        length = tokens.local_size if self.model.window is None else tokens.shard_size
-        return self.model.run_blocks(self.receive(length), step, condition)
+        length = tokens.local_size if now.patch is None else tokens.shard_size
+        return self.model.run_blocks(self.receive(length), step, condition, now)
 
     def step_patch(self, x: Tensor, prediction: Tensor, step: Step, patch: int) -> None:
         """One scheduler step of one patch, in place, and on its way to the first stage."""
-        piece = self.model.piece(x, patch)
+        piece = self.model.state.piece(x, patch)
         scheduler = self.schedulers[patch]
         piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
         self.sent(1, self.back.send(piece.clone(), 0))
@@ -126,7 +123,7 @@ class Pipeline:
     def fetch(self, x: Tensor, patch: int) -> None:
         """On the first stage: take what the last stage made of a patch in the step before."""
         if self.owed:
-            piece = self.model.piece(x, patch)
+            piece = self.model.state.piece(x, patch)
             piece.copy_(self.back.receive(torch.empty_like(piece, memory_format=torch.contiguous_format), self.last))
             self.owed -= 1
 
@@ -153,7 +150,6 @@ class Pipeline:
             for _, wait in self.in_flight:
                 wait()
             self.in_flight.clear()
-            self.model.window = None
         return x
 
 
@@ -161,6 +157,6 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Keep this stage's blocks, and replace how a step is made."""
     model.keep_layers(plan.blocks(mesh.rank))
     pipeline = Pipeline(model, plan, mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion"))
-    model.predict, model.advance, model.relay = pipeline.predict, pipeline.advance, pipeline.relay
+    model.slots.predict, model.slots.advance, model.slots.relay = pipeline.predict, pipeline.advance, pipeline.relay
     if not plan.exact:
-        model.remember = pipeline.buffers.remember
+        model.slots.remember = pipeline.buffers.remember

@@ -14,12 +14,12 @@ from hybridgen.distributed.attention import Merge
 from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Attend, KeyValue, Partial
+from hybridgen.models.slots import Attend, KeyValue, Partial, Pass
 from hybridgen.plan.plan import Plan
 
 
 def ring_attention(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend, beside: Sequence[Partial] = ()
+    q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend, now: Pass, beside: Sequence[Partial] = ()
 ) -> Tensor:
     """k, v [B, s, H, D] are this rank's block; `attend` sees one block at a time.
 
@@ -33,7 +33,7 @@ def ring_attention(
         owner = (group.rank - hop) % group.size
         last = hop == group.size - 1
         arriving, wait = (block, None) if last else group.start_shift(block)  # posted before the block is attended
-        merge.add(*attend(q, block[0], block[1], [owner]))
+        merge.add(*attend(q, block[0], block[1], [owner], now))
         if wait:
             wait()
         block = arriving
@@ -44,7 +44,7 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Replace the model's attention over local keys by the ring."""
     group = mesh.group("ring", "ring")
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
-        return ring_attention(q, k, v, group, model.attend, model.attend_text(q, text))
+    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:
+        return ring_attention(q, k, v, group, model.attend_blocks, now, model.attend_text(q, text))
 
-    model.wrap_attention(lambda _: attention)
+    model.slots.attention = attention

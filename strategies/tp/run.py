@@ -73,4 +73,4 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     group = mesh.group("tp", "tp")
     for block in model.blocks():
         cut_block(block, model.cuts, group)
-    model.norm = lambda *pairs: norm_over_ranks(group, *pairs)
+    model.slots.norm = lambda *pairs: norm_over_ranks(group, *pairs)

@@ -12,7 +12,7 @@ from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.distributed.sequence import join, split
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Attention, KeyValue
+from hybridgen.models.slots import KeyValue, Pass
 from hybridgen.plan.plan import Plan
 
 
@@ -50,13 +50,11 @@ def gather_heads(out: Tensor, group: Group, patches: int) -> Tensor:
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Wrap the model's attention in the two exchanges."""
-    group = mesh.group("ulysses", "ulysses")
+    group, inner = mesh.group("ulysses", "ulysses"), model.slots.attention
 
-    def wrap(inner: Attention) -> Attention:
-        def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None = None) -> Tensor:
-            out = inner(*scatter_heads(q, k, v, group, model.patches), own_heads(text, group))
-            return gather_heads(out, group, model.patches)
+    def attention(q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:
+        pieces = model.state.pieces(now.patch)
+        out = inner(*scatter_heads(q, k, v, group, pieces), own_heads(text, group), now)
+        return gather_heads(out, group, pieces)
 
-        return attention
-
-    model.wrap_attention(wrap)
+    model.slots.attention = attention

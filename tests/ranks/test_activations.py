@@ -15,6 +15,7 @@ from hybridgen.distributed.sequence import Shard
 from hybridgen.models import catalogue
 from hybridgen.models.cosmos import denoiser as cosmos
 from hybridgen.models.registry import family_of
+from hybridgen.models.slots import Pass
 from hybridgen.models.wan import denoiser as wan
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import KERNELS
@@ -123,7 +124,7 @@ def block_inputs(model: Any) -> tuple[list[Tensor], list[Tensor], Any]:
     hidden = empty(1, tokens, facts.hidden)
     if facts.text_stream == "own":
         rope, text = empty(1, tokens, 1, facts.head_dim), empty(1, TEXT, plan.heads[1], facts.head_dim)
-        model.text = {(0, 0): (text, text)}
+        model.text.kept = {(0, 0): (text, text)}
         return [hidden], [rope, text], (rope, rope)
     if facts.adaln:
         rope, text = empty(tokens, 1, facts.head_dim // 2, dtype=torch.float32), empty(1, TEXT, facts.text_width)
@@ -139,11 +140,11 @@ def most_held(model: Any) -> int:
     held, known, condition = block_inputs(model)
     (block,) = model.blocks()
     with torch.no_grad():
-        model.run_block(block, held[0], condition)  # so that the text's K and V are there
+        model.run_block(block, held[0], condition, Pass())  # so that the text's K and V are there
         processor = getattr(getattr(block, "attn2", None), "processor", None)
         kept = [x for pair in processor.kept.values() for x in pair] if processor else []
         with LiveBytes(held, [*block.parameters(), *known, *kept]) as count:
-            model.run_block(block, held[0], condition)
+            model.run_block(block, held[0], condition, Pass())
     peak: int = count.peak
     return peak
 

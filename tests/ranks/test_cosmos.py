@@ -23,7 +23,7 @@ from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos.denoiser import Condition, Cosmos
 from hybridgen.models.cosmos.predict import Predict2, Predict25, VideoToWorld
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Step
+from hybridgen.models.slots import Pass, Step
 from hybridgen.recipe.fields import Recipe, Request
 from hybridgen.strategies.registry import Degrees
 from tests.support import matrix, stock
@@ -191,11 +191,12 @@ def of_the_first_shard(name: str) -> Callable[[Patch], None]:
         cut = getattr(Cosmos, name)
 
         def wrong(self: Cosmos, *arguments: Any) -> Any:
-            own, self.shard = self.shard, Shard(self.shard.tokens, 0)
+            own = self.state.shard
+            self.state.shard = Shard(own.tokens, 0)
             try:
                 return cut(self, *arguments)
             finally:
-                self.shard = own
+                self.state.shard = own
 
         patch.setattr(Cosmos, name, wrong)
 
@@ -206,8 +207,8 @@ def of_the_first_shard(name: str) -> Callable[[Patch], None]:
 def text_of_the_other_branch(patch: Patch) -> None:
     condition = Cosmos.condition
 
-    def wrong(self: Cosmos, step: Step, branch: int) -> Condition:
-        return replace(condition(self, step, branch), text=self.inputs.text[1 - branch])
+    def wrong(self: Cosmos, step: Step, now: Pass) -> Condition:
+        return replace(condition(self, step, now), text=self.inputs.text[1 - now.branch])
 
     patch.setattr(Cosmos, "condition", wrong)
 
@@ -215,14 +216,17 @@ def text_of_the_other_branch(patch: Patch) -> None:
 def clean_from_the_scaled_latents(patch: Patch) -> None:
     clean = Predict2.clean
 
-    def wrong(self: Predict2, prediction: Tensor, x: Tensor, step: Step) -> Tensor:
-        return clean(self, prediction, Predict2.transformer_input(self, x, step), step)
+    def wrong(self: Predict2, prediction: Tensor, x: Tensor, step: Step, now: Pass) -> Tensor:
+        return clean(self, prediction, Predict2.transformer_input(self, x, step, now), step, now)
 
     patch.setattr(Predict2, "clean", wrong)
 
 
 def guidance_as_wan_has_it(patch: Patch) -> None:
-    patch.setattr(Cosmos, "guided", lambda self, branches, step: Denoiser.combine(self, branches, branches[0], step))
+    def wrong(self: Cosmos, branches: list[Tensor], step: Step) -> Tensor:
+        return Denoiser.combine(self, branches, branches[0], step, Pass())
+
+    patch.setattr(Cosmos, "guided", wrong)
 
 
 def noise_before_the_given_frames(patch: Patch) -> None:
@@ -230,7 +234,7 @@ def noise_before_the_given_frames(patch: Patch) -> None:
 
 
 def velocity_of_given_frames_predicted(patch: Patch) -> None:
-    patch.setattr(Predict25, "velocity", lambda self, prediction: prediction)
+    patch.setattr(Predict25, "velocity", lambda self, prediction, now: prediction)
 
 
 FAULTS: list[tuple[Case, Callable[[Patch], None]]] = [

@@ -18,6 +18,7 @@ from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.files import Folder
 from hybridgen.models.load import empty_experts, fill, load_scheduler
+from hybridgen.models.slots import Pass, Step
 from hybridgen.models.wan.vae import WanAutoencoder
 from hybridgen.plan.kernels import select
 from hybridgen.planner.price.memory import terms
@@ -123,21 +124,29 @@ def simulated(case: Case, patches: int) -> Tensor:
     """The final latents of PipeFusion in one process, after one step of warm-up."""
     model = empty(case, degrees=Degrees(pipefusion=2), patches=patches)
     read(model, case)
-    model.remember = Buffers(model, patches).remember
+    model.slots.remember = Buffers(patches).remember
     model.set_inputs(checkpoints._inputs(case, "float32"))
-    x = model.to_state(model.initial_latents(torch.Generator().manual_seed(SEED)))
+    x = model.state.cut(model.initial_latents(torch.Generator().manual_seed(SEED)))
     steps = model.schedule()
     schedulers = [copy.deepcopy(model.scheduler) for _ in range(patches)]
     for step in steps:
-        for model.window in range(patches) if step.index else [None]:
-            part = model.here(x)
-            whole = model.combine(model.predict_branches(part, step), part, step)
-            for patch in range(patches) if model.window is None else [model.window]:
-                prediction = model.piece(whole, patch) if model.window is None else whole
-                piece = model.piece(x, patch)
+        for now in range(patches) if step.index else [None]:
+            part = model.state.here(x, now)
+            whole = model.combine(predictions(model, part, step, now), part, step, Pass(patch=now))
+            for patch in range(patches) if now is None else [now]:
+                prediction = model.state.piece(whole, patch) if now is None else whole
+                piece = model.state.piece(x, patch)
                 piece.copy_(schedulers[patch].step(prediction, step.timestep, piece.clone(), return_dict=False)[0])
-    model.window = None
-    return model.to_latents([x])
+    return model.state.assemble([x])
+
+
+def predictions(model: Cosmos3, part: Tensor, step: Step, patch: int | None) -> list[Tensor]:
+    """Of every branch, for one patch or all together."""
+    found = []
+    for now in (Pass(branch, patch) for branch in model.slots.branches):
+        condition = model.condition(step, now)
+        found.append(model.head(model.run_blocks(model.embed(part, step, now), step, condition, now), step, condition))
+    return found
 
 
 @pytest.mark.parametrize("degrees", [Degrees(pipefusion=2), Degrees(cfg=2, pipefusion=2, tp=2)], ids=str)
@@ -186,7 +195,7 @@ def test_weights_that_read_the_text_are_given_up_before_the_others_come() -> Non
     assert held() == 0
     read(model, TEXT)
     assert held() == size["weights"]
-    kept = sum(x.numel() * x.element_size() for pair in model.text.values() for x in pair)
+    kept = sum(x.numel() * x.element_size() for pair in model.text.kept.values() for x in pair)
     assert 0 < kept <= size["text K/V"]  # planned for more tokens
     with pytest.raises(AssertionError, match="new request"):
         model.set_inputs(model.inputs)

@@ -12,7 +12,7 @@ from hybridgen.distributed.sequence import Shard
 from hybridgen.models.cosmos3.denoiser import Cosmos3
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.slots import KeyValue, Partial, Step
+from hybridgen.models.slots import KeyValue, Partial, Pass, Step
 from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.ulysses import run as ulysses
 from tests.support.checkpoints import LAYERS, Case, run_case, stock_latents
@@ -50,7 +50,7 @@ def text_is_missing(patch: Patch) -> None:
 
 def positions_after_the_other_text(patch: Patch) -> None:
     condition = Cosmos3.condition
-    patch.setattr(Cosmos3, "condition", lambda self, step, branch: condition(self, step, 0))
+    patch.setattr(Cosmos3, "condition", lambda self, step, now: condition(self, step, replace(now, branch=0)))
 
 
 def positions_of_the_first_shard(patch: Patch) -> None:
@@ -65,10 +65,10 @@ def positions_of_the_first_shard(patch: Patch) -> None:
 def given_frame_has_a_time(patch: Patch) -> None:
     embed = Cosmos3.embed
 
-    def everywhere(self: Cosmos3, x: Tensor, step: Step, branch: int) -> Tensor:
+    def everywhere(self: Cosmos3, x: Tensor, step: Step, now: Pass) -> Tensor:
         mask, self._mask = self._mask, None
         try:
-            return embed(self, x, step, branch)
+            return embed(self, x, step, now)
         finally:
             self._mask = mask
 
@@ -85,7 +85,7 @@ def text_of_the_first_heads(patch: Patch) -> None:
 
 
 def given_frame_is_not_masked(patch: Patch) -> None:
-    patch.setattr(Cosmos3, "combine", lambda self, found, x, step: Denoiser.combine(self, found, x, step))
+    patch.setattr(Cosmos3, "combine", Denoiser.combine)
 
 
 FAULTS = {

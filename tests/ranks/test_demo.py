@@ -41,7 +41,7 @@ def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) 
     for index, caption in captions:
         rank = replace(first, job=job(caption, index, dtype))
         model.set_inputs(encoder.encode(caption, ""))
-        chunks = model.decode(denoise(rank, model))
+        chunks = model.slots.decode(denoise(rank, model))
         frames = torch.cat([chunk for chunk in chunks if chunk is not None])
         found.append((caption, judge(frames.numpy() / 255.0)))
     first.memory.close()

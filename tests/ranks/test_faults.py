@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hybridgen.distributed.attention import Merge
 from hybridgen.distributed.comm import Group
 from hybridgen.distributed.mesh import Mesh
-from hybridgen.models.slots import Step
+from hybridgen.models.slots import Pass, Step
 from hybridgen.models.wan.denoiser import Condition, Wan
 from hybridgen.plan.layout import Layout, TokenShards
 from hybridgen.plan.plan import Clip
@@ -54,11 +55,11 @@ def attend_padding(patch: Patch) -> None:
     patch.setattr(TokenShards, "valid_local", lambda self, index, width=1: width * self.local_size)
     local = Wan.local_attention
 
-    def unmasked(self: Wan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: None = None) -> torch.Tensor:
-        tokens = self.shard.tokens
+    def unmasked(self: Wan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+        tokens = self.plan.tokens
         object.__setattr__(tokens, "tokens", tokens.padded)
         try:
-            return local(self, q, k, v)
+            return local(self, q, k, v, *rest)
         finally:
             object.__setattr__(tokens, "tokens", 18)
 
@@ -68,8 +69,8 @@ def attend_padding(patch: Patch) -> None:
 def shift_rope(patch: Patch) -> None:
     condition = Wan.condition
 
-    def shifted(self: Wan, step: Step, branch: int) -> Condition:
-        right = condition(self, step, branch)
+    def shifted(self: Wan, step: Step, now: Pass) -> Condition:
+        right = condition(self, step, now)
         cos, sin = right.rope
         return Condition(right.time, right.modulation, right.text, (cos.roll(1, 1), sin.roll(1, 1)))
 
@@ -79,13 +80,13 @@ def shift_rope(patch: Patch) -> None:
 def same_rope_everywhere(patch: Patch) -> None:
     condition = Wan.condition
 
-    def first_shard(self: Wan, step: Step, branch: int) -> Condition:
-        index = self.shard.index
-        object.__setattr__(self.shard, "index", 0)
+    def first_shard(self: Wan, step: Step, now: Pass) -> Condition:
+        own = self.state.shard
+        self.state.shard = replace(own, index=0)
         try:
-            return condition(self, step, branch)
+            return condition(self, step, now)
         finally:
-            object.__setattr__(self.shard, "index", index)
+            self.state.shard = own
 
     patch.setattr(Wan, "condition", first_shard)
 
@@ -101,7 +102,7 @@ def wrong_group(patch: Patch) -> None:
 
 def other_branch(patch: Patch) -> None:
     condition = Wan.condition
-    patch.setattr(Wan, "condition", lambda self, step, branch: condition(self, step, 0))
+    patch.setattr(Wan, "condition", lambda self, step, now: condition(self, step, Pass()))
 
 
 def first_expert_always(patch: Patch) -> None:

@@ -47,7 +47,8 @@ def demo_vae() -> Any:
 def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
     autoencoder = WanAutoencoder(vae)
-    return cast(Wan, SimpleNamespace(vae=autoencoder, device=torch.device("cpu"), unnormalise=autoencoder.unnormalise))
+    given = {"unnormalise": autoencoder.unnormalise, "slots": SimpleNamespace()}
+    return cast(Wan, SimpleNamespace(vae=autoencoder, device=torch.device("cpu"), **given))
 
 
 @dataclass
@@ -71,7 +72,7 @@ def decode_on(mesh: Mesh, plan: Plan, vae: Any) -> Decoded:
 
     run.to_uint8 = keep  # type: ignore  # a forked rank's own module
     run.apply(model, mesh, plan)
-    chunks = list(model.decode(noise(plan) if mesh.rank == 0 else None))
+    chunks = list(model.slots.decode(noise(plan) if mesh.rank == 0 else None))
     assert all((chunk is None) == (mesh.rank != 0) for chunk in chunks)
     frames = torch.cat([chunk for chunk in chunks if chunk is not None]) if mesh.rank == 0 else None
     after = {name: module.__dict__.get("forward") for name, module in vae.named_modules()}
@@ -186,7 +187,7 @@ def test_one_rank_takes_the_same_path_with_nothing_replaced() -> None:
     plan, vae = plan_for(TINY, 4, 3, 3, Degrees()), build_vae(TINY)
     model = model_of(vae)
     run.apply(model, Mesh(plan.layout, 0), plan)
-    stream = cast(Iterator[Tensor], model.decode(noise(plan)))
+    stream = cast(Iterator[Tensor], model.slots.decode(noise(plan)))
     frames = [next(stream)]
     assert not any("forward" in module.__dict__ for module in vae.modules())
     frames += stream
@@ -266,7 +267,7 @@ def test_an_abandoned_stream_leaves_the_vae_as_before(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Group, "all_gather", lambda self, x: torch.stack([x, x]))
     model = model_of(vae)
     run.apply(model, Mesh(plan.layout, 0), plan)
-    stream = cast(Any, model.decode(noise(plan)))
+    stream = cast(Any, model.slots.decode(noise(plan)))
     next(stream)
     assert any("forward" in module.__dict__ for module in vae.modules())
     stream.close()

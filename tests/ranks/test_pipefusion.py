@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.distributed.sequence import patchify, unpatchify
+from hybridgen.models.slots import Pass
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
@@ -223,13 +224,9 @@ def stale_before_warm_up(patch: pytest.MonkeyPatch) -> None:
 def patches_swapped(patch: pytest.MonkeyPatch) -> None:
     remember = Buffers.remember
 
-    def other(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
-        here = self.model.window
-        self.model.window = None if here is None else self.patches - 1 - here
-        try:
-            return remember(self, k, v, blocks)
-        finally:
-            self.model.window = here
+    def other(self: Buffers, k: Tensor, v: Tensor, blocks: Any, now: Pass) -> tuple[Tensor, Tensor]:
+        patch = None if now.patch is None else self.patches - 1 - now.patch
+        return remember(self, k, v, blocks, replace(now, patch=patch))
 
     patch.setattr(Buffers, "remember", other)
 
@@ -237,12 +234,8 @@ def patches_swapped(patch: pytest.MonkeyPatch) -> None:
 def buffer_of_the_other_branch(patch: pytest.MonkeyPatch) -> None:
     remember = Buffers.remember
 
-    def one_for_both(self: Buffers, k: Tensor, v: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
-        branch, self.model.branch = self.model.branch, 0
-        try:
-            return remember(self, k, v, blocks)
-        finally:
-            self.model.branch = branch
+    def one_for_both(self: Buffers, k: Tensor, v: Tensor, blocks: Any, now: Pass) -> tuple[Tensor, Tensor]:
+        return remember(self, k, v, blocks, replace(now, branch=0))
 
     patch.setattr(Buffers, "remember", one_for_both)
 

@@ -88,9 +88,9 @@ class Encoded:
 
 def encode_on(mesh: Mesh, plan: Plan) -> Encoded:
     vae = build_vae(plan.facts.vae)
-    model = cast(Wan, SimpleNamespace(vae=WanAutoencoder(vae), device=torch.device("cpu")))
+    model = cast(Wan, SimpleNamespace(vae=WanAutoencoder(vae), device=torch.device("cpu"), slots=SimpleNamespace()))
     run.apply(model, mesh, plan)
-    moments = model.encode(pixels_of(plan) if mesh.rank == 0 else None)
+    moments = model.slots.encode(pixels_of(plan) if mesh.rank == 0 else None)
     restored = not any("forward" in module.__dict__ for module in vae.modules())
     return Encoded(moments, mesh.traffic.sent["parallel-vae"], restored)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hybridgen.distributed.comm import Group
 from hybridgen.distributed.sequence import Shard
-from hybridgen.models.slots import Normed
-from hybridgen.models.wan.denoiser import TextAttention
+from hybridgen.models.attention import TextAttention
+from hybridgen.models.slots import Normed, Pass, Step
 from hybridgen.models.wan.image import ImageAttention, WanImage, WanTokenTime
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
@@ -115,7 +115,7 @@ def clean_frame_is_the_last(patch: Patch) -> None:
 
     def flipped(self: WanTokenTime, *inputs: Any) -> None:
         set_inputs(self, *inputs)
-        self._clean = self._clean.flip(2 if self.shard.whole else 1)
+        self._clean = self._clean.flip(2 if self.state.whole else 1)
 
     patch.setattr(WanTokenTime, "set_inputs", flipped)
 
@@ -132,12 +132,8 @@ def time_of_the_wrong_frame(patch: Patch) -> None:
 def time_of_the_first_patch(patch: Patch) -> None:
     time = WanTokenTime.time
 
-    def first(self: WanTokenTime, *step: Any) -> tuple[Tensor, Tensor]:
-        window = self.window
-        self.window = None if window is None else 0
-        found = time(self, *step)
-        self.window = window
-        return found
+    def first(self: WanTokenTime, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
+        return time(self, step, now if now.patch is None else replace(now, patch=0))
 
     patch.setattr(WanTokenTime, "time", first)
 
@@ -149,9 +145,10 @@ def not_cut(kind: Any) -> Callable[[Patch], None]:
         set_inputs = kind.set_inputs
 
         def first(self: Any, *inputs: Any) -> None:
-            shard, self.shard = self.shard, Shard(self.shard.tokens, 0)
+            shard = self.state.shard
+            self.state.shard = Shard(shard.tokens, 0)
             set_inputs(self, *inputs)
-            self.shard = shard
+            self.state.shard = shard
 
         patch.setattr(kind, "set_inputs", first)
 
@@ -161,8 +158,9 @@ def not_cut(kind: Any) -> Callable[[Patch], None]:
 def channels_side_by_side(patch: Patch) -> None:
     """The condition's channels follow those of the whole token, not of each cell."""
 
-    def embed(self: WanImage, x: Tensor, *step: Any) -> Tensor:
-        return super(WanImage, self).embed(torch.cat([x, self.here(self._given)], -1), *step)
+    def embed(self: WanImage, x: Tensor, step: Step, now: Pass) -> Tensor:
+        given = self.state.here(self._given, now.patch)
+        return super(WanImage, self).embed(torch.cat([x, given], -1), step, now)
 
     patch.setattr(WanImage, "embed", embed)
 

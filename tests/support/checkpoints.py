@@ -215,7 +215,7 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
         model = worker.ready(rank)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None
         if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
-            frames = [chunk for chunk in model.decode(latents) if chunk is not None]
+            frames = [chunk for chunk in model.slots.decode(latents) if chunk is not None]
         lengths = tuple(text.shape[1] for text in model.inputs.text)
         return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), lengths
 

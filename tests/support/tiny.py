@@ -166,7 +166,7 @@ def run_plan(plan: Plan, attention: str = "auto", count: bool = False) -> Outcom
         latents, frames = gather_latents(rank, model, x), None
         if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
             model.vae = WanAutoencoder(build_vae(plan.facts.vae))
-            frames = [chunk for chunk in model.decode(latents) if chunk is not None]
+            frames = [chunk for chunk in model.slots.decode(latents) if chunk is not None]
         held = tensors.peak if tensors else 0
         return latents, torch.cat(frames) if frames else None, dict(rank.mesh.traffic.sent), held
 

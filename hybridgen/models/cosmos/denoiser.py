@@ -1,4 +1,4 @@
-"""The transformer of Cosmos Predict 2 and 2.5 taken apart, and what its pipelines share (cosmos_predict.py has them).
+"""The transformer of Cosmos Predict 2 and 2.5 taken apart, and what its pipelines share (predict.py has them).
 
 Latents of given frames, where there are any, stand at the start of the clip: their tokens are replaced before every
 pass and have a timestep of their own, and a mask among the input channels says which they are.
@@ -6,6 +6,7 @@ pass and have a timestep of their own, and a mask among the input channels says 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.distributed.sequence import Shard, unpatchify
+from hybridgen.distributed.sequence import Shard
+from hybridgen.models.attention import Rotary, SelfAttention, TextAttention, split_heads
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
-from hybridgen.models.slots import Cuts, Step
+from hybridgen.models.slots import Cuts, Pass, Step
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -46,47 +48,22 @@ class Given:
     """1 for them, 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
 
 
-class SelfAttention:
-    """Attention processor of diffusers for self-attention; the stock one obeys an environment variable."""
+class CosmosSelfAttention(SelfAttention):
+    """Queries and keys are normed head by head."""
 
-    def __init__(self, model: Cosmos) -> None:
-        self.model = model
+    def heads(self, attn: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (split_heads(to(hidden_states), attn.heads) for to in (attn.to_q, attn.to_k, attn.to_v))
+        return q, k, v
 
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        image_rotary_emb: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        assert encoder_hidden_states is None and attention_mask is None and image_rotary_emb is not None
-        q, k, v = (to(hidden_states).unflatten(2, (attn.heads, -1)) for to in (attn.to_q, attn.to_k, attn.to_v))
-        q = rotate(attn.norm_q(q), *image_rotary_emb)  # what it was made of is gone when k is rotated
-        k = rotate(attn.norm_k(k), *image_rotary_emb)
-        out = self.model.attention(q, k, v, None)
-        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+    def placed(self, norm: Any, x_BSHD: Tensor, rotary: Rotary) -> Tensor:
+        return rotate(norm(x_BSHD), rotary.cos, rotary.sin)
 
 
-class TextAttention:
-    """Attention processor for cross-attention; K and V of the text do not depend on the step and are kept."""
+class CosmosTextAttention(TextAttention):
+    """Queries and keys are normed head by head."""
 
-    def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
-        """By id of the text, which the model keeps alive."""
-
-    def __call__(
-        self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, attention_mask: Tensor | None = None
-    ) -> Tensor:
-        def heads(x: Tensor) -> Tensor:
-            return torch.unflatten(x, 2, (attn.heads, -1)).transpose(1, 2)
-
-        text = encoder_hidden_states
-        if id(text) not in self.kept:
-            self.kept[id(text)] = attn.norm_k(heads(attn.to_k(text))), heads(attn.to_v(text))
-        q = attn.norm_q(heads(attn.to_q(hidden_states)))
-        out = F.scaled_dot_product_attention(q, *self.kept[id(text)]).transpose(1, 2)
-        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+    def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:
+        return norm(split_heads(x, heads).transpose(1, 2))  # type: ignore[no-any-return]
 
 
 def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -112,14 +89,14 @@ class Cosmos(Denoiser):
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         super().__init__(plan, experts, scheduler, kernel, shard)
-        assert self.patch[0] == 1  # a token belongs to one latent frame, and so has one time
+        assert self.state.patch[0] == 1  # a token belongs to one latent frame, and so has one time
         self.given: Given | None = None
         self._masks: Tensor | None = None
         self._rope: tuple[Tensor, Tensor] | None = None
         self._frames: Tensor | None = None
         for block in self.blocks():
-            block.attn1.set_processor(SelfAttention(self))
-            block.attn2.set_processor(TextAttention())
+            block.attn1.set_processor(CosmosSelfAttention(self))
+            block.attn2.set_processor(CosmosTextAttention(self))
 
     @property
     def transformer(self) -> Any:
@@ -145,14 +122,14 @@ class Cosmos(Denoiser):
     def per_frame(self, values_T: Tensor) -> Tensor:
         """A number for every latent frame -> one that broadcasts over x."""
         values = values_T.view(1, 1, -1, 1, 1)
-        return values if self.shard.whole else values_T[self.frames()].view(1, -1, 1)
+        return values if self.state.whole else values_T[self.frames()].view(1, -1, 1)
 
     def frames(self) -> Tensor:
         """The latent frame of each of this rank's tokens, [local]; 0 for padding."""
         if self._frames is None:
             _, _, rows, columns = self.plan.latent_shape
             tokens = torch.arange(self.plan.tokens.tokens, device=self.device)
-            self._frames = self.shard.take(tokens // (rows * columns // (self.patch[1] * self.patch[2])), 0)
+            self._frames = self.state.rows(tokens // (rows * columns // math.prod(self.state.patch)), 0)
         return self._frames
 
     def where_given(self) -> Tensor:
@@ -163,7 +140,7 @@ class Cosmos(Denoiser):
         return where
 
     def cut_given(self, condition_BCTHW: Tensor) -> Given:
-        return Given(self.to_state(self.padded(condition_BCTHW)), self.per_frame(self.where_given()))
+        return Given(self.state.cut(self.padded(condition_BCTHW)), self.per_frame(self.where_given()))
 
     def padded(self, condition_BCTHW: Tensor) -> Tensor:
         """Latents of the given frames with zeros up to the clip's length."""
@@ -180,7 +157,7 @@ class Cosmos(Denoiser):
         if config.concat_padding_mask:
             padding = torch.zeros(1, 1, clip.height, clip.width, device=self.device)
             masks.append(F.interpolate(padding, size=(rows, columns), mode="nearest").unsqueeze(2).expand(shape))
-        return self.to_state(torch.cat(masks, 1).to(self.dtype)) if masks else None
+        return self.state.cut(torch.cat(masks, 1).to(self.dtype)) if masks else None
 
     def rope(self) -> tuple[Tensor, Tensor]:
         """cos and sin of this rank's tokens, [1, local, 1, head_dim / 2], from their places in the whole clip."""
@@ -188,7 +165,7 @@ class Cosmos(Denoiser):
             size = torch.empty(1, 0, *self.plan.latent_shape[1:], device=self.device)
             tables = self.transformer.rope(size, fps=self.positions_fps())  # [S, head_dim], the same in both halves
             cos, sin = (x.chunk(2, -1)[0].unsqueeze(0).unsqueeze(2).contiguous() for x in tables)
-            self._rope = (cos, sin) if self.shard.whole else (self.shard.take(cos), self.shard.take(sin))
+            self._rope = self.state.rows(cos), self.state.rows(sin)
         return self._rope
 
     def positions_fps(self) -> int | None:
@@ -197,14 +174,14 @@ class Cosmos(Denoiser):
 
     # One pass
 
-    def condition(self, step: Step, branch: int) -> Condition:
-        cos, sin = (self.here(x)[0] for x in self.rope())
-        return Condition(*self.times(step), self.inputs.text[branch], (cos, sin))
+    def condition(self, step: Step, now: Pass) -> Condition:
+        cos, sin = (self.state.here(x, now.patch)[0] for x in self.rope())
+        return Condition(*self.times(step, now), self.inputs.text[now.branch], (cos, sin))
 
-    def times(self, step: Step) -> tuple[Tensor, Tensor]:
+    def times(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
         """Embeddings of the time of every latent frame, and from there of the tokens that run now."""
         time, embedded = self.embed_times(self.frame_times(step))
-        frames = self.here(self.frames().unsqueeze(0))[0]
+        frames = self.state.here(self.frames().unsqueeze(0), now.patch)[0]
         return embedded[frames].unsqueeze(0), time[frames].unsqueeze(0)
 
     def embed_times(self, times: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,29 +193,27 @@ class Cosmos(Denoiser):
         """The time of every latent frame in a step, as the transformer takes it: [T]."""
         raise NotImplementedError
 
-    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
-        """Channels of the masks follow those of the latents in every cell of a token."""
-        parts = [self.transformer_input(x, step).to(self.dtype)]
+    def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
+        """Channels of the masks follow those of the latents."""
+        x = self.transformer_input(x, step, now).to(self.dtype)
         if self._masks is not None:
-            parts.append(self.here(self._masks))
-        embed = self.transformer.patch_embed
-        if self.shard.whole:
-            return embed(torch.cat(parts, 1)).flatten(1, 3)  # type: ignore[no-any-return]
-        cells = self.patch[1] * self.patch[2]
-        tokens = torch.cat([torch.unflatten(part, -1, (cells, -1)) for part in parts], -1).flatten(-2)
+            x = self.state.beside(x, self.state.here(self._masks, now.patch))
+        embed, cells = self.transformer.patch_embed, math.prod(self.state.patch)
+        if self.state.whole:
+            return embed(x).flatten(1, 3)  # type: ignore[no-any-return]
         weight = embed.proj.weight.unflatten(1, (-1, cells)).transpose(1, 2).flatten(1)  # its channels are (C, cells)
-        return F.linear(tokens, weight)
+        return F.linear(x, weight)
 
-    def transformer_input(self, x: Tensor, step: Step) -> Tensor:
+    def transformer_input(self, x: Tensor, step: Step, now: Pass) -> Tensor:
         """The part of x that runs now, as the transformer sees it."""
         return x
 
-    def filled(self, x: Tensor) -> Tensor:
+    def filled(self, x: Tensor, now: Pass) -> Tensor:
         """A part of x, or of what belongs to it, with the given latents in their places."""
         if self.given is None:
             return x
-        where = self.here(self.given.where)
-        return where * self.here(self.given.latents) + (1 - where) * x
+        where = self.state.here(self.given.where, now.patch)
+        return where * self.state.here(self.given.latents, now.patch) + (1 - where) * x
 
     def guided(self, branches: list[Tensor], step: Step) -> Tensor:
         """cond + g * (cond - uncond): the family's guidance, where g = 0 is what others call 1."""
@@ -247,15 +222,15 @@ class Cosmos(Denoiser):
         cond, uncond = branches
         return cond + step.guidance * (cond - uncond)
 
-    def run_block(self, block: Any, hidden: Tensor, condition: Condition) -> Tensor:
+    def run_block(self, block: Any, hidden: Tensor, condition: Condition, now: Pass) -> Tensor:
+        rotary = Rotary(*condition.rope, now)
         return block(  # type: ignore[no-any-return]
-            hidden, condition.text, condition.embedded_time, condition.time, image_rotary_emb=condition.rope
+            hidden, condition.text, condition.embedded_time, condition.time, image_rotary_emb=rotary
         )
 
     def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
         hidden = self.transformer.norm_out(hidden, condition.embedded_time, condition.time)
-        tokens: Tensor = self.transformer.proj_out(hidden)
-        return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.shard.whole else tokens
+        return self.state.prediction(self.transformer.proj_out(hidden))
 
     # Given frames
 

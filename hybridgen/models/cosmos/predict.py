@@ -11,7 +11,7 @@ from torch import Tensor
 from hybridgen.distributed.sequence import Shard
 from hybridgen.models.cosmos.denoiser import Cosmos
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.slots import Step
+from hybridgen.models.slots import Pass, Step
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -48,16 +48,16 @@ class Predict2(Cosmos):
         sigma: Tensor = self.scheduler.sigmas[step.index]
         return sigma / (sigma + 1)
 
-    def transformer_input(self, x: Tensor, step: Step) -> Tensor:
+    def transformer_input(self, x: Tensor, step: Step, now: Pass) -> Tensor:
         return x * (1 - self.time(step))
 
-    def clean(self, prediction: Tensor, x: Tensor, step: Step) -> Tensor:
+    def clean(self, prediction: Tensor, x: Tensor, step: Step, now: Pass) -> Tensor:
         """Clean latents by one branch's prediction for a part x of the state."""
         time = self.time(step)
         return ((1 - time) * x + -time * prediction.float()).to(self.dtype)
 
-    def combine(self, predictions: list[Tensor], x: Tensor, step: Step) -> Tensor:
-        clean = self.guided([self.clean(prediction, x, step) for prediction in predictions], step)
+    def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
+        clean = self.guided([self.clean(prediction, x, step, now) for prediction in predictions], step)
         slope: Tensor = (x - clean) / self.scheduler.sigmas[step.index]
         return slope
 
@@ -65,7 +65,7 @@ class Predict2(Cosmos):
 class TextToImage(Predict2):
     """Predict 2 text to image: one latent frame, and one time for all tokens."""
 
-    def times(self, step: Step) -> tuple[Tensor, Tensor]:
+    def times(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
         time, embedded = self.embed_times(self.time(step).expand(1).to(self.dtype))
         return embedded, time
 
@@ -84,11 +84,11 @@ class VideoToWorld(Predict2):
         where = self.where_given()
         return (where * (given / (given + 1)) + (1 - where) * self.time(step)).to(self.dtype)
 
-    def transformer_input(self, x: Tensor, step: Step) -> Tensor:
-        return self.filled(super().transformer_input(x, step))
+    def transformer_input(self, x: Tensor, step: Step, now: Pass) -> Tensor:
+        return self.filled(super().transformer_input(x, step, now), now)
 
-    def clean(self, prediction: Tensor, x: Tensor, step: Step) -> Tensor:
-        return self.filled(super().clean(prediction, x, step))
+    def clean(self, prediction: Tensor, x: Tensor, step: Step, now: Pass) -> Tensor:
+        return self.filled(super().clean(prediction, x, step, now), now)
 
     def initial_latents(self, generator: torch.Generator) -> Tensor:
         self.noise_of_given(generator)  # the stock pipeline draws it from the same generator before the clip's
@@ -131,7 +131,7 @@ class Predict25(Cosmos):
         noise, condition = super().initial_latents(generator), self.inputs.condition
         if condition is not None:
             where = self.where_given().view(1, 1, -1, 1, 1)
-            self._velocity = self.to_state((noise - self.padded(condition)) * where)
+            self._velocity = self.state.cut((noise - self.padded(condition)) * where)
         return noise
 
     def frame_times(self, step: Step) -> Tensor:
@@ -140,17 +140,18 @@ class Predict25(Cosmos):
         times: Tensor = where * GIVEN_TIME + (1 - where) * sigma
         return times
 
-    def transformer_input(self, x: Tensor, step: Step) -> Tensor:
-        return self.filled(x)
+    def transformer_input(self, x: Tensor, step: Step, now: Pass) -> Tensor:
+        return self.filled(x, now)
 
-    def combine(self, predictions: list[Tensor], x: Tensor, step: Step) -> Tensor:
-        return self.guided([self.velocity(prediction) for prediction in predictions], step)
+    def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
+        return self.guided([self.velocity(prediction, now) for prediction in predictions], step)
 
-    def velocity(self, prediction: Tensor) -> Tensor:
+    def velocity(self, prediction: Tensor, now: Pass) -> Tensor:
         """One branch's prediction with what is known in its place."""
         if self.given is None or self._velocity is None:
             return prediction.float()
-        return self.here(self._velocity) + prediction * (1 - self.here(self.given.where))
+        where = self.state.here(self.given.where, now.patch)
+        return self.state.here(self._velocity, now.patch) + prediction * (1 - where)
 
     def as_processed(self, pictures: list[Any]) -> Any:
         """A single picture goes there as a tensor, which is resized otherwise than the frames of a video."""

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridgen.distributed.sequence import Shard, unpatchify
+from hybridgen.distributed.sequence import Shard
+from hybridgen.models.attention import Rotary, SelfAttention, TextAttention, split_heads
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Encoder, Inputs
-from hybridgen.models.slots import Cuts, KeyValue, Step
+from hybridgen.models.slots import Cuts, Pass, Step
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
@@ -32,62 +33,24 @@ class Condition:
     """cos and sin, [1, n, 1, head_dim] each"""
 
 
-class SelfAttention:
-    """Attention processor of diffusers for self-attention, which hands Q, K and V to the model's own."""
+class WanSelfAttention(SelfAttention):
+    """Queries and keys are normed over all heads at once."""
 
-    def __init__(self, model: Wan) -> None:
-        self.model = model
+    def heads(self, attn: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k = self.model.slots.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
+        q, k, v = (split_heads(x, attn.heads) for x in (q, k, attn.to_v(hidden_states)))
+        return q, k, v
 
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        rotary_emb: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        assert encoder_hidden_states is None and attention_mask is None and rotary_emb is not None
-        q, k = self.model.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
-        q, k, v = (torch.unflatten(x, 2, (attn.heads, -1)) for x in (q, k, attn.to_v(hidden_states)))
-        q = rotate(q, *rotary_emb)  # what it was made of is gone when k is rotated
-        k = rotate(k, *rotary_emb)
-        out = self.model.attention(q, k, v, None)
-        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3).type_as(q)))  # type: ignore[no-any-return]
+    def placed(self, norm: Any, x_BSHD: Tensor, rotary: Rotary) -> Tensor:
+        return rotate(x_BSHD, rotary.cos, rotary.sin)
 
 
-class TextAttention:
-    """Attention processor for cross-attention; K and V of the text do not depend on the step and are kept."""
+class WanTextAttention(TextAttention):
+    """Queries and keys are normed over all heads at once."""
 
-    def __init__(self, model: Wan) -> None:
-        self.model = model
-        self.kept: dict[int, KeyValue] = {}
-        """By id of the embedding that they are made of, which the model keeps alive."""
-
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        rotary_emb: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        text = self.key_value(encoder_hidden_states, attn.heads, attn.to_k, attn.norm_k, attn.to_v)
-        (q,) = self.model.norm((attn.norm_q, attn.to_q(hidden_states)))
-        q = torch.unflatten(q, 2, (attn.heads, -1)).transpose(1, 2)
-        out = self.attend(attn, q, text).transpose(1, 2)
-        return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))  # type: ignore[no-any-return]
-
-    def key_value(self, x: Tensor, heads: int, to_k: Any, norm_k: Any, to_v: Any) -> KeyValue:
-        """K and V [1, H, tokens, head_dim] of an embedding [1, tokens, D], made when they are first asked for."""
-        if id(x) not in self.kept:
-            (k,) = self.model.norm((norm_k, to_k(x)))
-            k, v = (torch.unflatten(part, 2, (heads, -1)).transpose(1, 2) for part in (k, to_v(x)))
-            self.kept[id(x)] = k, v
-        return self.kept[id(x)]
-
-    def attend(self, attn: Any, q: Tensor, text: KeyValue) -> Tensor:
-        """q [1, H, n, head_dim] -> what it sees, of the same shape."""
-        return F.scaled_dot_product_attention(q, *text)
+    def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:
+        (x,) = self.model.slots.norm((norm, x))
+        return split_heads(x, heads).transpose(1, 2)
 
 
 def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -116,7 +79,7 @@ class Wan(Denoiser):
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
         for index, expert in enumerate(experts):
             for block in expert.blocks:
-                block.attn1.set_processor(SelfAttention(self))
+                block.attn1.set_processor(WanSelfAttention(self))
                 block.attn2.set_processor(self.cross_attention(index))
 
     @classmethod
@@ -125,7 +88,7 @@ class Wan(Denoiser):
 
     def cross_attention(self, expert: int) -> TextAttention:
         """The attention processor for one block's cross-attention."""
-        return TextAttention(self)
+        return WanTextAttention(self)
 
     def set_inputs(self, inputs: Inputs) -> None:
         super().set_inputs(inputs)
@@ -133,30 +96,29 @@ class Wan(Denoiser):
         for block in self.blocks():
             block.attn2.processor.kept.clear()
 
-    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+    def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
         conv = self.experts[step.expert].patch_embedding
         x = x.to(self.dtype)
-        if x.dim() == 5:
+        if self.state.whole:
             return conv(x).flatten(2).transpose(1, 2).contiguous()  # type: ignore[no-any-return]
         weight = conv.weight.permute(0, 2, 3, 4, 1).flatten(1)  # token channels are (p_t, p_h, p_w, C)
         return F.linear(x, weight, conv.bias)
 
-    def condition(self, step: Step, branch: int) -> Condition:
+    def condition(self, step: Step, now: Pass) -> Condition:
         """Text and position are computed once per expert."""
         expert = self.experts[step.expert]
-        embedder, embeds = expert.condition_embedder, self.inputs.text[branch]
-        key = (step.expert, branch)
+        embedder, embeds = expert.condition_embedder, self.inputs.text[now.branch]
+        key = (step.expert, now.branch)
         if key not in self._text:
             self._text[key] = embedder.text_embedder(embeds)
         if step.expert not in self._rope:
             cos, sin = expert.rope(torch.empty(1, *self.plan.latent_shape, device="meta"))
-            whole = self.shard.whole
-            self._rope[step.expert] = (cos, sin) if whole else (self.shard.take(cos), self.shard.take(sin))
-        time, modulation = self.time(step)
-        cos, sin = self._rope[step.expert]
-        return Condition(time, modulation, self._text[key], (self.here(cos), self.here(sin)))
+            self._rope[step.expert] = self.state.rows(cos), self.state.rows(sin)
+        time, modulation = self.time(step, now)
+        cos, sin = (self.state.here(table, now.patch) for table in self._rope[step.expert])
+        return Condition(time, modulation, self._text[key], (cos, sin))
 
-    def time(self, step: Step) -> tuple[Tensor, Tensor]:
+    def time(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
         """Condition.time and Condition.modulation of the tokens that run now."""
         time, modulation = self.embed_time(step.timestep.expand(1), step)
         return time.unsqueeze(0), modulation
@@ -168,15 +130,15 @@ class Wan(Denoiser):
         time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).to(self.dtype)
         return time, embedder.time_proj(embedder.act_fn(time)).unflatten(-1, (6, -1))
 
-    def run_block(self, block: Any, hidden: Tensor, condition: Condition) -> Tensor:
-        return block(hidden, condition.text, condition.modulation, condition.rope)  # type: ignore[no-any-return]
+    def run_block(self, block: Any, hidden: Tensor, condition: Condition, now: Pass) -> Tensor:
+        rotary = Rotary(*condition.rope, now)
+        return block(hidden, condition.text, condition.modulation, rotary)  # type: ignore[no-any-return]
 
     def head(self, hidden: Tensor, step: Step, condition: Condition) -> Tensor:
         expert = self.experts[step.expert]
         shift, scale = (expert.scale_shift_table + condition.time.unsqueeze(2)).unbind(2)
         hidden = (expert.norm_out(hidden.float()) * (1 + scale) + shift).type_as(hidden)
-        tokens: Tensor = expert.proj_out(hidden)
-        return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.shard.whole else tokens
+        return self.state.prediction(expert.proj_out(hidden))
 
 
 class WanEncoder(Encoder):

@@ -6,7 +6,6 @@ read it as further channels beside the latents; in Wan 2.2's 5B it stands in pla
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,14 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.distributed.sequence import Shard
+from hybridgen.models.attention import TextAttention
 from hybridgen.models.inputs import Inputs
-from hybridgen.models.slots import KeyValue, Step
-from hybridgen.models.wan.denoiser import TextAttention, Wan, WanEncoder
+from hybridgen.models.slots import KeyValue, Pass, Step
+from hybridgen.models.wan.denoiser import Wan, WanEncoder, WanTextAttention
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
 
-class ImageAttention(TextAttention):
+class ImageAttention(WanTextAttention):
     """Attention processor for cross-attention to the text and, apart from it, to the embedded pictures."""
 
     def __init__(self, model: WanImage, expert: int) -> None:
@@ -68,7 +68,7 @@ class WanImage(WanPictures):
         return WanImageEncoder(plan, folder, device)
 
     def cross_attention(self, expert: int) -> TextAttention:
-        return ImageAttention(self, expert) if self.plan.facts.transformer.image_dim else TextAttention(self)
+        return ImageAttention(self, expert) if self.plan.facts.transformer.image_dim else WanTextAttention(self)
 
     def pictures(self, expert: int) -> Tensor:
         """The pictures as an expert's blocks read them, [1, tokens, D]; the same for every branch."""
@@ -81,7 +81,7 @@ class WanImage(WanPictures):
         self._pictures.clear()
         assert inputs.condition is not None
         given = torch.cat([self.mask().to(inputs.condition), inputs.condition], 1)
-        self._given = self.to_state(given).to(self.dtype)
+        self._given = self.state.cut(given).to(self.dtype)
 
     def mask(self) -> Tensor:
         """1 for frames that are given, 0 for others: [1, stride, T, h, w], a channel for each frame of video that a
@@ -92,13 +92,10 @@ class WanImage(WanPictures):
             mask[:, -1, -1] = 1
         return mask
 
-    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
-        """Channels of the condition follow those of the latents in every cell of a token."""
-        parts = [x.to(self.dtype), self.here(self._given)]
-        if self.shard.whole:
-            return super().embed(torch.cat(parts, 1), step, branch)
-        cells = [torch.unflatten(part, -1, (math.prod(self.patch), -1)) for part in parts]
-        return super().embed(torch.cat(cells, -1).flatten(-2), step, branch)
+    def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
+        """Channels of the condition follow those of the latents."""
+        given = self.state.here(self._given, now.patch)
+        return super().embed(self.state.beside(x.to(self.dtype), given), step, now)
 
 
 class WanTokenTime(WanPictures):
@@ -116,28 +113,28 @@ class WanTokenTime(WanPictures):
         condition, (_, *cells) = inputs.condition, self.plan.latent_shape
         clean = torch.zeros(1, 1, *cells, dtype=torch.bool, device=self.device)
         clean[:, :, 0] = condition is not None
-        self._clean = self.to_state(clean) if self.shard.whole else self.to_state(clean)[..., :1]
+        self._clean = self.state.cut_mask(clean)
         self._given = None
         if condition is not None:
             given = condition.new_zeros(1, *self.plan.latent_shape)
             given[:, :, :1] = condition
-            self._given = self.to_state(given)
+            self._given = self.state.cut(given)
 
-    def embed(self, x: Tensor, step: Step, branch: int) -> Tensor:
+    def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
         if self._given is not None:
-            x = torch.where(self.here(self._clean), self.here(self._given), x)
-        return super().embed(x, step, branch)
+            x = torch.where(self.state.here(self._clean, now.patch), self.state.here(self._given, now.patch), x)
+        return super().embed(x, step, now)
 
-    def time(self, step: Step) -> tuple[Tensor, Tensor]:
+    def time(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
         """On a rank with the whole sequence token by token, as the stock pipeline does it; else by what differs."""
-        if self.shard.whole:
-            _, p_h, p_w = self.patch
+        if self.state.whole:
+            _, p_h, p_w = self.state.patch
             tokens = self._clean[0, 0, :, ::p_h, ::p_w].flatten()
             time, modulation = self.embed_time(~tokens * step.timestep.float(), step)
         elif self._given is None:
-            return super().time(step)
+            return super().time(step, now)
         else:
-            tokens = self.here(self._clean).flatten().long()
+            tokens = self.state.here(self._clean, now.patch).flatten().long()
             timesteps = torch.stack([step.timestep, torch.zeros_like(step.timestep)])
             time, modulation = (x[tokens] for x in self.embed_time(timesteps, step))
         return time.unsqueeze(0), modulation.unsqueeze(0)

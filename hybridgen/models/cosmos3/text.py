@@ -1,0 +1,111 @@
+"""The text's stream of Cosmos 3: it runs through the blocks once a request, with weights of its own.
+
+Text reads itself only. What the video needs of it are K and V of every block; after that its weights are given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as omni
+from torch import Tensor, nn
+
+from hybridgen.models.slots import KeyValue
+
+if TYPE_CHECKING:
+    from hybridgen.models.cosmos3.denoiser import Cosmos3
+
+Rope = tuple[Tensor, Tensor]
+"""cos and sin, [1, n, 1, head_dim] each, in the transformer's dtype."""
+
+EMBEDDING = "embed_tokens"
+PARTS = (
+    *(f"self_attn.{part}" for part in ("to_q", "to_k", "to_v", "to_out", "norm_q", "norm_k", "k_norm_und_for_gen")),
+    "mlp",
+    "input_layernorm",
+    "post_attention_layernorm",
+)
+"""Modules of a block that the text alone runs through; not every checkpoint has all."""
+
+
+class TextStream:
+    """What reads the text, on one rank."""
+
+    def __init__(self, model: Cosmos3) -> None:
+        self.model = model
+        self.kept: dict[tuple[int, int], KeyValue] = {}
+        """K and V of the text, rotated, by layer and branch; of this rank's heads."""
+        self.done = False
+        """Whether the text was read, and its weights are gone."""
+
+    def needs(self, key: str) -> bool:
+        """Whether a parameter of the transformer takes part."""
+        _, _, of_block = key.removeprefix(f"{self.model.stack}.").partition(".")
+        return key.startswith(EMBEDDING) or any(of_block.startswith(f"{part}.") for part in PARTS)
+
+    def read(self, texts: list[Tensor]) -> None:
+        """Token ids [1, n] of every branch, of which those of this rank's are read."""
+        assert not self.done, "the weights that read text are gone: a new request needs a new model"
+        for branch in self.model.slots.branches:
+            ids = texts[branch]
+            self.model.slots.relay(ids.shape[1], partial(self.embed, ids), partial(self.run_blocks, branch))
+        self.done = True
+        give_up(self.model.expert, (EMBEDDING,))
+        for block in self.model.blocks():
+            give_up(block, PARTS)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token ids [1, n] -> hidden state [1, n, D]."""
+        return self.model.expert.embed_tokens(ids)  # type: ignore[no-any-return]
+
+    def run_blocks(self, branch: int, hidden: Tensor) -> Tensor:
+        """Hidden state of the text [1, n, D] through this rank's blocks, of which K and V are kept."""
+        rope = self.model.rope(positions(hidden.shape[1], self.model.expert.config))
+        blocks = getattr(self.model.expert, self.model.stack)
+        last = self.model.plan.facts.transformer.layers - 1
+        for layer in self.model.slots.layers:
+            self.kept[layer, branch], hidden = run_block(blocks[layer], hidden, rope, layer == last)
+        return hidden
+
+
+def run_block(block: Any, hidden: Tensor, rope: Rope, last: bool) -> tuple[KeyValue, Tensor]:
+    """The text's K and V as the video sees them, and its hidden state after one block, which the last need not make."""
+    attn, normed = block.self_attn, block.input_layernorm(hidden)
+    k, v = attn.norm_k(heads(attn.to_k(normed), attn)), heads(attn.to_v(normed), attn)
+    shown = k if attn.k_norm_und_for_gen is None else attn.k_norm_und_for_gen(k)
+    kept = rotate(shown, *rope), v
+    if last:
+        return kept, hidden
+    q, k = rotate(attn.norm_q(heads(attn.to_q(normed), attn)), *rope), rotate(k, *rope)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
+    hidden = hidden + attn.to_out(out.flatten(2))
+    return kept, hidden + block.mlp(block.post_attention_layernorm(hidden))
+
+
+def positions(tokens: int, config: Any) -> Tensor:
+    """[3, tokens]: one after the other, on all three axes."""
+    return omni.get_3d_mrope_ids_text_tokens(tokens, 0, config.enable_fps_modulation)[0]  # type: ignore[no-any-return]
+
+
+def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding on the two halves of the channels."""
+    first, second = x_BSHD.chunk(2, -1)
+    return x_BSHD * cos + torch.cat((-second, first), -1) * sin
+
+
+def heads(x: Tensor, attn: Any) -> Tensor:
+    """[1, n, heads * head_dim] -> [1, n, heads, head_dim]."""
+    return x.unflatten(2, (-1, attn.head_dim))  # type: ignore[no-untyped-call,no-any-return]
+
+
+def give_up(owner: nn.Module, names: Sequence[str]) -> None:
+    """Take modules and parameters away, and their memory with them, where they are."""
+    for name in names:
+        parent, _, part = name.rpartition(".")
+        if hasattr(holder := owner.get_submodule(parent), part):
+            delattr(holder, part)
