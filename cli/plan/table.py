@@ -156,6 +156,6 @@ def rejected(found: Sequence[Rejected]) -> list[str]:
     """Plans that cannot be, each with its rule and the plan that comes nearest."""
     if not found:
         return ["nothing near the request is illegal or does not fit"]
-    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.rule, r.nearest] for r in found])
-    messages = [message for r in found for message in paragraph("", f"{r.plan.degrees}: {r.message}", 2)]
+    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.error.rule, r.nearest] for r in found])
+    messages = [message for r in found for message in paragraph("", f"{r.plan.degrees}: {r.error.message}", 2)]
     return [*lines, "", *messages, "", "hybridgen explain RULE gives a rule's reason"]

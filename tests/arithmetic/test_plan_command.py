@@ -231,7 +231,7 @@ def test_a_driver_s_name_finds_its_machine() -> None:
         "cpu": "cpu",
     }
     assert {device: machine_of(device).name for device in names} == names
-    with pytest.raises(RequestError, match="no machine that the planner knows"):
+    with pytest.raises(RequestError, match="not a machine that the planner knows"):
         machine_of("NVIDIA Tesla P4")
 
 

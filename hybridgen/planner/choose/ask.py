@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
@@ -59,16 +61,15 @@ def ask_for(
     )
 
 
-@dataclass(frozen=True)
-class Rejected:
-    """A plan that cannot be, the rule it breaks, and the plan most like it that can."""
+class Rejected(NamedTuple):
+    """A plan that cannot be, and why."""
 
     plan: Plan
-    rule: str
-    message: str
-    nearest: str = ""
+    error: RequestError
     excess: float = math.inf
     """How many times a limit of memory or time it needs."""
+    nearest: str = ""
+    """The plan most like it that can be."""
 
 
 @dataclass(frozen=True)

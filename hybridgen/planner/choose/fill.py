@@ -14,6 +14,9 @@ from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.resolve import given_degrees
 
+INSTEAD = "--hardware NAME or FILE.yaml, or the degrees"
+"""What to give where the planner does not know a machine."""
+
 
 def is_open(recipe: Recipe) -> bool:
     """Whether a recipe says nothing of how many ranks there are."""
@@ -37,7 +40,4 @@ def machine_of(device: str) -> Hardware:
         kind, *rest = name.split("-")
         if kind in words and all(part in words for part in rest if part == "pcie"):
             return MACHINES[name]
-    raise RequestError.told(
-        "unknown-hardware",
-        f"{device} is no machine that the planner knows; give --hardware NAME or FILE.yaml, or the degrees",
-    )
+    raise RequestError("unknown-hardware", "", None, f"{device} is not a machine that the planner knows", INSTEAD)

@@ -32,32 +32,35 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     """Why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
     if not rejected:
         return _no_plan(ask)
-    rule = "memory" if all(r.rule == "memory" for r in rejected) else "max-time"
-    rejected = [r for r in rejected if r.rule == rule]
-    closest = min(rejected, key=lambda r: r.excess)
-    message = f"no plan for {ask.gpus} x {ask.hardware.title} will do: {closest.plan.degrees} {closest.message}"
+    rule = "memory" if all(one.error.rule == "memory" for one in rejected) else "max-time"
+    closest = min((one for one in rejected if one.error.rule == rule), key=lambda one: one.excess)
     found = _with_more(ask)
     if found.candidates:
-        return RequestError.told(rule, f"{message}; {_hint(ask, found)}", RULES[rule], [_more(ask, found)])
+        return RequestError(rule, "", None, _complaint(ask, closest), [_hint(ask, found)], [_more(ask, found)])
     if ask.fixed:
-        return _with_others(ask, message.replace(" will do", f" with {_named(ask)} will do", 1), rule)
+        return _with_others(ask, RequestError(rule, "", None, _complaint(ask, closest, f" with {_named(ask)}")))
     why = _unsplit(found) if rule == "memory" else ""
-    return RequestError.told(rule, f"{message}, and none for up to {found.ask.gpus} GPUs will{why}", RULES[rule])
+    problem = f"{_complaint(ask, closest)}, and none for up to {found.ask.gpus} GPUs will{why}"
+    return RequestError(rule, "", None, problem)
+
+
+def _complaint(ask: Ask, closest: Rejected, given: str = "") -> str:
+    plan = closest.plan.degrees
+    return f"no plan for {ask.gpus} x {ask.hardware.title}{given} will do: {plan} {closest.error.complaint}"
 
 
 def _hint(ask: Ask, found: Recommendation) -> str:
+    """What _with_more() found: "32 GPUs as cfg2 tp8 ulysses2 (14 GB, 12.3 s)"."""
     best, gpus = found.best, found.ask.gpus
     name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
-    return f"nearest: {name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
+    return f"{name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
 
 
 def _more(ask: Ask, found: Recommendation) -> Change:
     """What makes a request into one for the plan that _with_more() found."""
-    return (
-        {"gpus": str(found.ask.gpus)}
-        if found.ask.gpus != ask.gpus
-        else {**found.best.plan.degrees.named(), "usp": None}
-    )
+    if found.ask.gpus != ask.gpus:
+        return {"gpus": str(found.ask.gpus)}
+    return {**found.best.plan.degrees.named(), "usp": None}
 
 
 def _with_more(ask: Ask) -> Recommendation:
@@ -93,20 +96,19 @@ def _unsplit(found: Recommendation) -> str:
 def _no_plan(ask: Ask) -> RequestError:
     """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
     given = _given(ask)
-    for violation in registry.violations(replace(ask.template, degrees=given)):
-        if violation.rule != "vae-width" or given.world == ask.gpus:
-            return _with_others(ask, violation.complaint, violation.rule)
+    for broken in registry.violations(replace(ask.template, degrees=given)):
+        if broken.rule != "vae-width" or given.world == ask.gpus:
+            return _with_others(ask, broken)
     if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
         return _with_other_vae(ask, too_wide)
-    return _with_others(
-        ask, f"no legal plan has {ask.gpus} GPUs{f' with {_named(ask)}' if ask.fixed else ''}", "no-plan"
-    )
+    problem = f"no legal plan has {ask.gpus} GPUs" + (f" with {_named(ask)}" if ask.fixed else "")
+    return _with_others(ask, RequestError("no-plan", "", None, problem))
 
 
-def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestError:
+def _with_others(ask: Ask, broken: RequestError) -> RequestError:
     """The error with the plans for as many GPUs that are most like the given degrees and keep the limits.
 
-    Where none does, it says so, and what would do without them.
+    Where none does, it says so, and what would do without the given degrees.
     """
     given = _given(ask)
     anything = replace(ask, fixed={}, template=replace(ask.template, stages=()))  # stages are of one degree alone
@@ -116,14 +118,13 @@ def _with_others(ask: Ask, complaint: str, rule: str, why: str = "") -> RequestE
         found = search(anything)
     if found.candidates:
         near = sorted(found.candidates, key=lambda c: candidates.distance(given, c.plan.degrees))[:2]
-        message = f"{complaint}; nearest: {', '.join(c.config for c in near)}"
-        return RequestError.told(rule, message, why or RULES.get(rule, ""), [_change(ask, near[0].plan, found.ask)])
+        return broken.changed(nearest=[c.config for c in near], tries=[_change(ask, near[0].plan, found.ask)])
     if not found.rejected:
-        return RequestError.told(rule, f"{complaint}; nearest: none", why or RULES.get(rule, ""))
-    error = refusal(anything, found.rejected)
-    changes = [{**_change(ask, None, anything), **c} for c in error.tries if not isinstance(c, str)]
-    message = error.message if rule == error.rule else f"{complaint}; {error.message}"
-    return RequestError.told(error.rule, message, error.why, changes)
+        return broken.changed(nearest="none", tries=[])
+    other = refusal(anything, found.rejected)
+    problem = other.problem if broken.rule == other.rule else f"{broken.complaint}; {other.problem}"
+    changes = [{**_change(ask, None, anything), **c} for c in other.tries if not isinstance(c, str)]
+    return other.changed(problem=problem, tries=changes)
 
 
 def _given(ask: Ask) -> Degrees:
@@ -152,7 +153,7 @@ def _with_other_vae(ask: Ask, broken: RequestError) -> RequestError:
     widths = [width for width in broken.nearest if isinstance(width, int)]
     near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, "vae": width})).candidates]
     if not near:
-        return _with_others(ask, broken.complaint, broken.rule)
+        return _with_others(ask, broken)
     return broken.changed(nearest=near, tries=None)
 
 
@@ -170,12 +171,10 @@ def illegal(found: Recommendation) -> Iterator[Rejected]:
     ask, seen = found.ask, set()
     for degrees in _near(found):
         plan = replace(ask.template, degrees=degrees)
-        for violation in registry.violations(plan)[:1]:
-            if (violation.rule, violation.message) in seen:
-                continue
-            seen.add((violation.rule, violation.message))
-            near = nearest(degrees, found.candidates)
-            yield Rejected(plan, violation.rule, violation.message, near.config)
+        for broken in registry.violations(plan)[:1]:
+            if broken.message not in seen:
+                seen.add(broken.message)
+                yield Rejected(plan, broken, nearest=nearest(degrees, found.candidates).config)
 
 
 def _near(found: Recommendation) -> Iterator[Degrees]:

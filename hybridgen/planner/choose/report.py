@@ -48,7 +48,7 @@ def as_data(
         "one_gpu_denoise_s": round(found.one_gpu, 4),
         "candidates": [candidate_data(c) for c in shown],
         "rejected": [
-            {"config": str(r.plan.degrees), "rule": r.rule, "message": r.message, "nearest": r.nearest}
+            {"config": str(r.plan.degrees), "rule": r.error.rule, "message": r.error.message, "nearest": r.nearest}
             for r in rejected
         ],
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Term
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
@@ -33,7 +34,9 @@ def search(ask: Ask) -> Recommendation:
         if not found:
             fitting.append(candidate)
     order = ranked(fitting, tie_share(ask.hardware))
-    return Recommendation(ask, tuple(order), tuple(_with_nearest(rejected, order)), ask.gpus)
+    if order:
+        rejected = [one._replace(nearest=nearest(one.plan.degrees, order).config) for one in rejected]
+    return Recommendation(ask, tuple(order), tuple(rejected), ask.gpus)
 
 
 def _pricer(ask: Ask) -> Callable[[Plan], Candidate]:
@@ -72,19 +75,13 @@ def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:
     if peak > ask.limit:
         limit = f"{ask.limit / 1e9:g}"
         whose = f"--memory {limit}GB" if ask.memory else f"the {limit} GB of {ask.hardware.title}"
-        message = f"needs {peak / 1e9:.1f} GB on a GPU, more than {whose}"
-        found.append(Rejected(plan, "memory", message, excess=peak / ask.limit))
+        problem = f"needs {peak / 1e9:.1f} GB on a GPU, more than {whose}"
+        found.append(Rejected(plan, RequestError("memory", "", None, problem), peak / ask.limit))
     if ask.max_time is not None and seconds > ask.max_time:
         taken = f"{seconds:,.{0 if seconds >= 100 else 1}f}"
-        message = f"takes {taken} s end to end, more than --max-time {ask.max_time:g}s"
-        found.append(Rejected(plan, "max-time", message, excess=seconds / ask.max_time))
+        problem = f"takes {taken} s end to end, more than --max-time {ask.max_time:g}s"
+        found.append(Rejected(plan, RequestError("max-time", "", None, problem), seconds / ask.max_time))
     return found
-
-
-def _with_nearest(rejected: Sequence[Rejected], order: Sequence[Candidate]) -> Iterator[Rejected]:
-    """Each with the fitting plan that is most like it."""
-    for one in rejected:
-        yield replace(one, nearest=nearest(one.plan.degrees, order).config if order else "")
 
 
 def nearest(degrees: Degrees, order: Sequence[Candidate]) -> Candidate:
