@@ -34,9 +34,14 @@ STRATEGIES: tuple[Strategy, ...] = tuple(found for found in list(globals().value
 """What was imported above, in that order."""
 DEGREES = tuple(sorted((d for s in STRATEGIES for d in s.degrees), key=lambda degree: degree.listed))
 """Every degree in the order of the flags, which is that of a recipe's keys."""
+BY_DEGREE = {degree.name: strategy for strategy in STRATEGIES for degree in strategy.degrees}
 OPTIONS = tuple(sorted((o for s in STRATEGIES for o in s.options), key=lambda option: option.listed))
 SHORTHANDS = tuple(sorted((o for s in STRATEGIES for o in s.shorthands), key=lambda option: option.listed))
 SETTINGS: tuple[degrees.Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
+PAIRED = tuple(axis.name for degree in DEGREES for axis in degree.axes if len(degree.axes) > 1)
+"""Axes that are not named like their degree: rows and columns."""
+OVERLAID = tuple(degree.name for degree in DEGREES if degree.is_overlaid)
+"""Degrees that are laid over the mesh and say nothing of the number of ranks."""
 BESIDE = tuple(setting.name for setting in (*SHORTHANDS, *OPTIONS)) + ("order",)
 """Flags that say more about degrees, and go where those are changed."""
 
@@ -54,11 +59,6 @@ else:
 
 AXES = Degrees.default_order
 """Axes of the mesh in their default order, slowest first."""
-
-
-def strategy_of(degree: degrees.Degree) -> Strategy:
-    """The strategy that a degree belongs to."""
-    return next(strategy for strategy in STRATEGIES if degree in strategy.degrees)
 
 
 def active(plan: Plan) -> list[Strategy]:

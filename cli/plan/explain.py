@@ -9,6 +9,7 @@ from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.memory import phase_sizes
+from hybridgen.strategies.registry import PAIRED
 
 BARS = (14, 30)
 """Characters of a bar that is all of the time, on narrow and on wide pages."""
@@ -44,7 +45,7 @@ def _time(candidate: Candidate) -> list[str]:
     for item in sorted(cost.items, key=lambda item: -item.seconds):
         share = item.seconds / cost.denoise
         name = f"{item.name} exchange" if item.communication else item.name
-        name += f" ({item.axis})" if item.axis in ("row", "col") else ""
+        name += f" ({item.axis})" if item.axis in PAIRED else ""
         bound = f"{item.bound}, {item.link}" if item.link else item.bound
         bar = "#" * round(full * share)
         rows.append([name, seconds(item.seconds), f"{share:.0%}", bar, bound])

@@ -25,9 +25,10 @@ def degree_sets(template: Plan, world: int, fixed: Fixed | None = None) -> Itera
     What is laid over the mesh, as the VAE's ranks are, is left at 1 unless it is given.
     """
     given = dict(fixed or {})
-    over = [degree.name for degree in registry.DEGREES if degree.is_overlaid]
-    chosen = {name: given.pop(name) for name in over if name in given}
-    spread = [degree for degree in by_name(registry.DEGREES) if not degree.is_overlaid]
+    chosen = {name: given.pop(name) for name in registry.OVERLAID if name in given}
+    spread = [degree for degree in registry.DEGREES if not degree.is_overlaid]
+    # How a sequence is shared depends on the heads that the others leave.
+    spread.sort(key=lambda degree: degree.axes[0].shares_sequence)
     yield from _spread(template, spread, world, given, chosen)
 
 
@@ -46,7 +47,7 @@ def _spread(template: Plan, degrees: list[Degree], left: int, given: Fixed, chos
 
 def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[Value]:
     """Values of a degree that divide what is left of the ranks, as far as its strategy allows them."""
-    choices = registry.strategy_of(degree).choices
+    choices = registry.BY_DEGREE[degree.name].choices
     if choices is None:
         return degree.divisions(left)
     return list(choices(degree, replace(template, degrees=Degrees(**chosen)), left))

@@ -6,7 +6,7 @@ from hybridgen.errors import Change, RequestError
 from hybridgen.planner.hardware.hosts import spread
 from hybridgen.recipe.legal import Fixed
 from hybridgen.recipe.resolve import MAX_RANKS, check_count
-from hybridgen.strategies.registry import Degrees
+from hybridgen.strategies.registry import OVERLAID, Degrees
 
 
 def count_gpus(gpus: int | None, nodes: int | None, per_node: int | None, given: Fixed) -> tuple[int, int | None]:
@@ -19,7 +19,7 @@ def count_gpus(gpus: int | None, nodes: int | None, per_node: int | None, given:
             check_count(name, value)
     if gpus is None and nodes is not None and per_node is not None:
         gpus = nodes * per_node
-    if gpus is None and any(name != "vae" for name in given):
+    if gpus is None and any(name not in OVERLAID for name in given):
         gpus = Degrees(**given).world
     if gpus is None:
         raise RequestError("gpus", "gpus", None, "is missing; how many GPUs are there?", [8 * (nodes or 1)])

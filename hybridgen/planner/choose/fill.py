@@ -13,6 +13,7 @@ from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.resolve import given_degrees
+from hybridgen.strategies.registry import OVERLAID
 
 INSTEAD = "--hardware NAME or FILE.yaml, or the degrees"
 """What to give where the planner does not know a machine."""
@@ -20,7 +21,7 @@ INSTEAD = "--hardware NAME or FILE.yaml, or the degrees"
 
 def is_open(recipe: Recipe) -> bool:
     """Whether a recipe says nothing of how many ranks there are."""
-    return all(name == "vae" for name in given_degrees(recipe.parallel))
+    return all(name in OVERLAID for name in given_degrees(recipe.parallel))
 
 
 def fill(recipe: Recipe, gpus: int, hardware: Hardware, video_frames: int | None = None) -> tuple[Recipe, Candidate]:

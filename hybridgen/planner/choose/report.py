@@ -14,8 +14,6 @@ from hybridgen.recipe.fields import Checkpoint, Hardware, Parallel, Recipe, Requ
 from hybridgen.strategies import registry
 
 SCHEMA_VERSION = 1
-PAIRED = {axis.name for degree in registry.DEGREES for axis in degree.axes if len(degree.axes) > 1}
-"""Axes of which a strategy has more than one."""
 TEXTS = {setting.name for setting in registry.SETTINGS if setting.type is not int}
 """Keys of a recipe that hold text."""
 
@@ -74,7 +72,7 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
             "peak": round(candidate.peak / 1e9, 3),
         },
         "seconds": {
-            f"{item.name} {item.axis}" if item.axis in PAIRED else item.name: round(item.seconds, 4)
+            f"{item.name} {item.axis}" if item.axis in registry.PAIRED else item.name: round(item.seconds, 4)
             for item in cost.items
         },
         "bytes_per_step": candidate.bytes_per_step,
