@@ -124,7 +124,7 @@ def _missing(recipe: Recipe, plan: Plan) -> list[str]:
     try:
         check_inputs(recipe.request, plan.facts, plan.clip)
     except RequestError as error:
-        return [f"to run  --{error.flag} is missing"]
+        return [f"to run  --{error.flag} {error.problem}"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: a line rewritten on a terminal, a line now and then in a log. One rank shows it."""
+"""Progress on stderr: a bar on a terminal, a line now and then in a log. One rank shows it."""
 
 from __future__ import annotations
 
@@ -6,47 +6,78 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 LOG_SECONDS = 30.0
 LOG_SHARE = 0.1
 
 
+class _Stderr:
+    """Stderr that may be gone: that nobody listens any more is no reason to end a run."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, AttributeError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, AttributeError):
+            sys.stderr.flush()
+
+    @property
+    def encoding(self) -> str:
+        return getattr(sys.stderr, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return sys.stderr is not None and sys.stderr.isatty()
+
+
 @dataclass
 class Progress:
-    """mode: "bar" rewrites one line, "lines" adds one every 30 s or 10%, "none" is silent."""
+    """mode: "bar" draws a bar while steps run, "lines" adds a line every 30 s or 10%, "none" is silent."""
 
-    mode: str = "none"
+    mode: Literal["bar", "lines", "none"] = "none"
     total: int = 0
     last_line: float = 0.0
     last_share: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    bar: Bar | None = None
 
     @staticmethod
     def for_stream(quiet: bool) -> Progress:
         """A bar only where stderr is a terminal: what environment variables say of colour does not count."""
-        return Progress("none" if quiet else "bar" if sys.stderr.isatty() else "lines")
+        return Progress("none" if quiet else "bar" if _Stderr().isatty() else "lines")
 
     def stage(self, name: str, detail: str, seconds: float) -> None:
         """One finished stage; stays on the screen."""
-        if self.mode != "none":
-            self._print(f"{name:<8} {detail:<34} {seconds:8.1f} s")
+        self.note(f"{name:<8} {detail:<34} {seconds:8.1f} s")
 
     def note(self, text: str) -> None:
-        if self.mode != "none":
-            self._print(text)
+        """A line that stays on the screen, above the bar."""
+        if self.bar is not None:
+            self.bar.console.print(text, markup=False, highlight=False)
+        elif self.mode != "none":
+            print(text, file=_Stderr(), flush=True)
 
     def start(self, total: int) -> None:
+        """So many denoising steps are about to run."""
         self.total, self.last_line = total, time.monotonic()
         if self.mode == "bar":
-            self._rewrite(f"denoise  0/{total}  first step ...")
+            self.bar = _bar(total)
+            self.bar.start()
 
     def step(self, seconds: float) -> None:
         """One denoising step is done; it took so many seconds."""
         self.seconds.append(seconds)
-        if self.mode == "bar":
-            self._rewrite(self._bar())
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], advance=1, rate=f"{self.rate:.2f} s/step")
+            if self.done == self.total:
+                self.bar.stop()
+                self.bar = None
         elif self.mode == "lines" and self._due():
-            self._print(f"{time.strftime('%H:%M:%S')} {self._line()}")
+            self.note(f"{time.strftime('%H:%M:%S')} {self._line()}")
 
     def _due(self) -> bool:
         now, share = time.monotonic(), self.done / self.total
@@ -59,6 +90,7 @@ class Progress:
 
     @property
     def done(self) -> int:
+        """Steps that are done."""
         return len(self.seconds)
 
     @property
@@ -74,26 +106,23 @@ class Progress:
             f"{clock(left)} left"
         )
 
-    def _bar(self) -> str:
-        filled = round(24 * self.done / self.total)
-        left = self.rate * (self.total - self.done)
-        return (
-            f"denoise  {self.done}/{self.total}  [{'#' * filled}{'.' * (24 - filled)}]  "
-            f"{self.rate:.2f} s/step  {clock(left)} left"
-        )
 
-    def _rewrite(self, text: str) -> None:
-        _write(f"\r\x1b[K{text}")
+def _bar(total: int) -> Bar:
+    """A bar of the denoising steps that vanishes when it is stopped."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    def _print(self, text: str) -> None:
-        start = "\r\x1b[K" if self.mode == "bar" else ""
-        _write(f"{start}{text}\n")
-
-
-def _write(text: str) -> None:
-    with suppress(OSError, AttributeError):  # nobody listens any more, which is no reason to end a run
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    console = Console(file=_Stderr())  # type: ignore[arg-type]
+    # A rank that is killed could not show the cursor again.
+    console.show_cursor = lambda show=True: False  # type: ignore[method-assign]
+    columns = (
+        *("denoise ", SpinnerColumn(), BarColumn(24), MofNCompleteColumn()),
+        *(TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), "left"),
+    )
+    bar = Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar.add_task("denoise", total=total, rate="first step ...")
+    return bar
 
 
 def clock(seconds: float) -> str:
