@@ -170,7 +170,7 @@ def test_flag_wins_over_set_wins_over_file(tmp_path: Path) -> None:
         "size": ("32x32", "48x48", "64x64"),
         "order": ("cfg", "row", "col"),
         "usp": ("1x1", "1x2", "2x1"),
-        "pipefusion": ("2", "3:1,1,2", "4"),
+        "pipefusion": (2, "3:1,1,2", "4"),
     }
     for section, name, item in options():
         kind = str(item.type)

@@ -65,12 +65,12 @@ RUN = '''
 
 def apply(model, mesh, plan):
     """Replace the guided prediction by the mean over the echoes."""
-    group, inner = mesh.group("echo", "echo"), model.guide
+    group, inner = mesh.group("echo", "echo"), model.slots.guide
 
-    def guide(predictions, x, step):
-        return group.all_gather(inner(predictions, x, step)).mean(0)
+    def guide(predictions, x, step, now):
+        return group.all_gather(inner(predictions, x, step, now)).mean(0)
 
-    model.guide = guide
+    model.slots.guide = guide
 '''
 
 
