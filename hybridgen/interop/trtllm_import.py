@@ -7,9 +7,9 @@ the picture or the speed there and has no counterpart here is named in the warni
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.interop.trtllm import BACKENDS, DEGREES
@@ -59,6 +59,27 @@ ORDER = {"cp": [axis for axis in AXES if Degrees.axes[axis].divides == "keys"]}
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
 
 
+@dataclass
+class Compilation:
+    """Shapes that are warmed up: rows and columns of pixels, and frames."""
+
+    resolutions: Optional[list[tuple[int, int]]] = None
+    num_frames: Optional[list[int]] = None
+
+
+@dataclass
+class Read:
+    """The types of what is read, under the names of either generation. Other keys may hold anything."""
+
+    model: Optional[str] = None
+    checkpoint_path: Optional[str] = None
+    revision: Optional[str] = None
+    dtype: Optional[str] = None
+    skip_components: Optional[list[str]] = None
+    compilation: Optional[Compilation] = None
+    compilation_config: Optional[Compilation] = None
+
+
 def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe that a file describes, and what of it was left out.
 
@@ -67,6 +88,7 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     """
     given = source.read(file, FILE)
     content = _sections(given)
+    given.as_(Read)
     name = model or content.get("model")
     if not name:
         raise RequestError("import-model", "", file, "names no model", "--model NAME", [{"model": "wan2.2"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import fields, make_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
@@ -100,6 +101,7 @@ def keys() -> dict[str, Key]:
     return found
 
 
+@cache
 def _declared() -> Any:
     """A dataclass of what the file may hold, within limits."""
     kinds = {name: _kind(name, key.usual) for name, key in keys().items()} | {"size": str}

@@ -196,7 +196,7 @@ def _late_comment(text: str) -> int | None:
 
     top = header(text)
     body, end = text[len(top) :], 0
-    for token in yaml.scan(body):
+    for token in yaml.scan(body, source.loader()):
         if "#" in (gap := body[end : token.start_mark.index]):
             return top.count("\n") + body.count("\n", 0, end + gap.index("#")) + 1
         end = max(end, token.end_mark.index)

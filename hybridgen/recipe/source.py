@@ -85,10 +85,10 @@ def read(file: Path, kind: Kind) -> Source:
 
     try:
         text = _text(file)
-        loader = _loader()(text)
-        node = loader.get_single_node()
+        reader = loader()(text)
+        node = reader.get_single_node()
         keys = list(_keys(node)) if node is not None else []
-        content = loader.construct_document(node) if node is not None else None
+        content = reader.construct_document(node) if node is not None else None
     except OSError as error:
         raise unreadable(f"cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
@@ -139,7 +139,7 @@ def _below(node: Any, above: Keys) -> Iterator[tuple[Keys, Any, bool]]:
 
 
 @cache
-def _loader() -> Any:
+def loader() -> Any:
     """YAML's own loader, for text, numbers, true, false, lists and mappings: dates stay text."""
     import yaml
 
@@ -153,8 +153,11 @@ def _loader() -> Any:
             for first, found in safe.yaml_implicit_resolvers.items()
         }
 
-    def whole(loader: Any, node: Any) -> int | str:
-        number = loader.construct_yaml_int(node)
+    def whole(reader: Any, node: Any) -> int | str:
+        try:
+            number = reader.construct_yaml_int(node)
+        except ValueError:  # 0x_, or more digits than Python reads
+            return str(node.value)
         return number if abs(number) <= LARGEST else str(node.value)
 
     Loader.add_constructor("tag:yaml.org,2002:int", whole)

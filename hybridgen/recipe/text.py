@@ -59,7 +59,7 @@ def _line(name: str, value: Any, indent: str) -> list[str]:
     text = yaml.safe_dump(
         {name: value}, default_flow_style=style, sort_keys=False, allow_unicode=True, width=sys.maxsize
     )
-    return [f"{indent}{line}" for line in text.rstrip().splitlines()]
+    return [f"{indent}{line}" for line in text.rstrip("\n").split("\n")]
 
 
 def _is_text(value: Any) -> bool:

@@ -46,7 +46,11 @@ def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
 
     kind: Any = declared
     try:
-        return _adapter(kind).validate_json(json.dumps(content, default=str), strict=True), []
+        text = json.dumps(content, default=str)
+    except ValueError:  # Python prints whole numbers of at most 4,300 digits
+        return None, [Misfit((), None, "holds a number that is too large", (str(LARGEST),))]
+    try:
+        return _adapter(kind).validate_json(text, strict=True), []
     except ValidationError as error:
         found = [_misfit(kind, content, one) for one in error.errors(include_url=False)]
         return None, list({one.keys: one for one in reversed(found)}.values())[::-1]

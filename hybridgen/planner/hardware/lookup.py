@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -53,18 +53,17 @@ def read(path: Path) -> Hardware:
     base = _known(name) if isinstance(name, str) else None
     if base is None:
         raise file.fault(("base",), "is no known machine", shown(name), _close(str(name)))
-    given = file.as_(_declared(base, {"base": str}))
+    given = file.as_(_declared(base))
     machine: Hardware = _changed(base, given, f"given in {path.name}")
     return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
 
 
-def _declared(base: Hardware | Link, others: Mapping[str, Any] = {}) -> Any:
-    """A dataclass of what a file may hold: the fields of a machine or link, within limits, each of which may be left out.
-
-    `others` are keys beside them, with their types.
-    """
+@cache
+def _declared(base: Hardware | Link) -> Any:
+    """A dataclass of what a file may hold: the fields of a machine or link, within limits, each of which may be absent."""
     kinds = {item.name: _kind(item.name, getattr(base, item.name)) for item in fields(base)}
-    kinds.update(others)
+    if isinstance(base, Hardware):
+        kinds["base"] = str
     parts = [(name, Optional[kind], field(default=None)) for name, kind in kinds.items()]
     return make_dataclass(type(base).__name__, parts, bases=(Declared,))
 
