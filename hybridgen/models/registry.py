@@ -1,18 +1,20 @@
 """The families of models, as one literal table. No torch."""
 
+# ruff: noqa: F401 - the imports are the table
 from __future__ import annotations
 
-from hybridgen.models.cosmos.family import COSMOS
-from hybridgen.models.cosmos3.family import COSMOS3
 from hybridgen.models.family import Family
-from hybridgen.models.wan.family import WAN
 from hybridgen.plan.facts import ModelFacts
 
-FAMILIES = (
-    WAN,
-    COSMOS,
-    COSMOS3,
-)
+# The table: one line a family, in the order in which models are listed.
+# isort: off
+from hybridgen.models.wan.family import FAMILY as wan
+from hybridgen.models.cosmos.family import FAMILY as cosmos
+from hybridgen.models.cosmos3.family import FAMILY as cosmos3
+# isort: on
+
+FAMILIES: tuple[Family, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Family))
+"""What was imported above, in that order."""
 BY_PIPELINE = {pipeline: family for family in FAMILIES for pipeline in family.pipelines}
 """By diffusers' pipeline class."""
 MODELS = tuple(model for family in FAMILIES for model in family.known)

@@ -34,7 +34,7 @@ def negative_prompt(facts: ModelFacts) -> str:
     return found
 
 
-COSMOS = Family(
+FAMILY = Family(
     pipelines=tuple(facts.TRAITS),
     transformer=facts.transformer,
     vae=vae_facts.read,

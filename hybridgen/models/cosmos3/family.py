@@ -21,7 +21,7 @@ def denoiser(facts: ModelFacts) -> type[Denoiser]:
     return Cosmos3
 
 
-COSMOS3 = Family(
+FAMILY = Family(
     pipelines=("Cosmos3OmniPipeline",),
     transformer=facts.transformer,
     vae=vae_facts.read,

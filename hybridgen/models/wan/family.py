@@ -29,7 +29,7 @@ def autoencoder(facts: ModelFacts) -> type[Autoencoder]:
     return WanAutoencoder
 
 
-WAN = Family(
+FAMILY = Family(
     pipelines=("WanPipeline", "WanImageToVideoPipeline"),
     transformer=facts.transformer,
     vae=vae_facts.read,
