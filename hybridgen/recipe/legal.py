@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from hybridgen.plan.degrees import Degree, Value, by_name
@@ -53,10 +53,17 @@ def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[V
     return list(choices(degree, replace(template, degrees=Degrees(**chosen)), left))
 
 
-def legal_plans(template: Plan, world: int, fixed: Fixed | None = None) -> list[Plan]:
-    """The legal plans for `world` ranks, everything but the degrees as in the template; the VAE on one rank unless
-    its width is given."""
-    plans = (replace(template, degrees=degrees) for degrees in degree_sets(template, world, fixed))
+def legal_plans(
+    template: Plan, world: int, fixed: Fixed | None = None, width: Callable[[Degrees], int] | None = None
+) -> list[Plan]:
+    """The legal plans for `world` ranks, everything but the degrees as in the template.
+
+    width: how many ranks the VAE has where that is not given; one by default.
+    """
+    found = degree_sets(template, world, fixed)
+    if width is not None and "vae" not in (fixed or {}):
+        found = (degrees.changed(vae=width(degrees)) for degrees in found)
+    plans = (replace(template, degrees=degrees) for degrees in found)
     return [plan for plan in plans if not registry.violations(plan)]
 
 

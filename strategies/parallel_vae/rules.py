@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.autoencoder import PAST, Half, Layer
+from hybridgen.plan.autoencoder import PAST, Half
 from hybridgen.plan.degrees import Axis, Degree, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
@@ -144,14 +145,12 @@ class Work(NamedTuple):
     half: Half
     passes: int
 
-    def numbers(self, x: Layer) -> int:
-        """Numbers of a convolution's input for each latent cell, in the fullest pass."""
-        return x.channels * x.frames_of(self.passes == 1) * x.scale**2
 
-    @property
-    def remembered(self) -> int:
-        """Numbers for each latent cell that are kept from pass to pass."""
-        return min(PAST, self.passes) * sum(x.channels * x.scale**2 for x in self.half.layers if x.remembers)
+@lru_cache(maxsize=64)
+def numbers_held(half: Half, passes: int) -> tuple[int, int]:
+    """Numbers for each latent cell: those kept from pass to pass, and the largest input in the fullest pass."""
+    kept = min(PAST, passes) * sum(x.channels * x.scale**2 for x in half.layers if x.remembers)
+    return kept, max(x.channels * x.frames_of(passes == 1) * x.scale**2 for x in half.layers)
 
 
 def at_work(plan: Plan) -> Iterator[Work]:
@@ -173,8 +172,9 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     cells = math.prod(own)
     alone = plan.degrees.vae == 1  # the stock forwards hold one input more, since they pad in two copies
     for work in at_work(plan):
-        held = (work.half.inputs + alone) * max(map(work.numbers, work.half.layers))
-        yield Term(f"vae {work.name}", FP32 * cells * (work.remembered + held), (work.phase,))
+        remembered, largest = numbers_held(work.half, work.passes)
+        held = (work.half.inputs + alone) * largest
+        yield Term(f"vae {work.name}", FP32 * cells * (remembered + held), (work.phase,))
     if plan.clip.encoded_frames:
         whole = math.prod(plan.latent_shape[2:])
         given = FP32 * math.prod(pixel_shape(plan)) // whole

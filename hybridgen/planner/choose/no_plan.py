@@ -12,7 +12,8 @@ from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
-from hybridgen.planner.choose.search import held, nearest, search
+from hybridgen.planner.choose.search import nearest, search
+from hybridgen.planner.price.memory import held
 from hybridgen.recipe import legal as candidates
 from hybridgen.recipe.resolve import MAX_RANKS
 from hybridgen.strategies import registry

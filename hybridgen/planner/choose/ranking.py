@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Term
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.price import memory
 from hybridgen.planner.price.cost import Cost
 from hybridgen.planner.price.memory import phase_sizes
 from hybridgen.strategies import registry
@@ -31,8 +33,7 @@ class Candidate:
     cost: Cost
     one_gpu: float
     """Denoise seconds of the same clip on one GPU."""
-    terms: tuple[Term, ...]
-    """Memory of the fullest rank."""
+    hardware: Hardware
     tie: bool = False
     """Not told apart from the fastest."""
     why: tuple[str, ...] = ()
@@ -50,6 +51,16 @@ class Candidate:
         return self.speedup / self.plan.world_size
 
     @property
+    def limit(self) -> float:
+        """Seconds of a clip up to which another plan ties with this one, were it the fastest."""
+        return self.cost.clip + tie_share(self.hardware) * self.cost.denoise
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Memory of the fullest rank on this machine."""
+        return memory.held(self.plan, self.hardware)
+
+    @cached_property
     def peak(self) -> int:
         return max(phase_sizes(self.terms).values())
 
@@ -80,16 +91,16 @@ def oblong(degrees: Degrees) -> float:
     return round(abs(math.log2(rows / cols)), 6)
 
 
-def ranked(candidates: Sequence[Candidate], tie: float) -> list[Candidate]:
+def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """By time, but that the first is the one preferred among those that tie with the fastest; they all say so."""
     if not candidates:
         return []
     fastest = min(candidates, key=lambda c: c.cost.clip)
-    limit = fastest.cost.clip + tie * fastest.cost.denoise
+    limit = fastest.limit
     first = min((c for c in candidates if c.cost.clip <= limit), key=preference)
     rest = sorted((c for c in candidates if c is not first), key=lambda c: c.cost.clip)
     several = len(rest) > 0 and rest[0].cost.clip <= limit
-    return [replace(c, tie=several and c.cost.clip <= limit) for c in (first, *rest)]
+    return [replace(c, tie=True) if several and c.cost.clip <= limit else c for c in (first, *rest)]
 
 
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

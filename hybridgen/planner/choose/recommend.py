@@ -15,7 +15,7 @@ from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.no_plan import refusal
 from hybridgen.planner.choose.ranking import tie_share
 from hybridgen.planner.choose.reasons import explained
-from hybridgen.planner.choose.search import search
+from hybridgen.planner.choose.search import search, search_best
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
@@ -140,8 +140,7 @@ def with_fewer(ask: Ask) -> Recommendation:
     found = scaling(ask)
     if not found:
         return recommend(ask)  # says why there is none
-    fastest = min(found, key=lambda r: r.best.cost.clip).best.cost
-    limit = fastest.clip + tie_share(ask.hardware) * fastest.denoise
+    limit = min(found, key=lambda r: r.best.cost.clip).best.limit
     return replace(next(r for r in found if r.best.cost.clip <= limit), gpus=ask.gpus)
 
 
@@ -162,4 +161,4 @@ def with_a_quarter(found: Recommendation) -> Recommendation | None:
 
 def _freed(ask: Ask, gpus: int) -> Recommendation:
     """What is found for another number of GPUs, every degree open."""
-    return search(replace(ask, gpus=gpus, fixed={}, order=None))
+    return search_best(replace(ask, gpus=gpus, fixed={}, order=None))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.plan import Plan
-from hybridgen.plan.traffic import PHASES, Term
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.choose.ranking import Candidate, ranked, tie_share
-from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import ranks_of_domain
 from hybridgen.planner.hardware.topology import Span, span
-from hybridgen.planner.price import memory
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
 from hybridgen.planner.price.vae import Tail
@@ -25,22 +21,29 @@ from hybridgen.strategies.registry import Degrees
 
 def search(ask: Ask) -> Recommendation:
     """All plans for exactly `ask.gpus` GPUs that are legal and fit, ranked; there may be none."""
-    price = _pricer(ask)
     fitting, rejected = [], []
-    for plan in candidates.legal_plans(ask.template, ask.gpus, ask.given):
-        candidate = price(plan)
+    for candidate in _priced(ask):
         found = rejections(candidate, ask)
         rejected += found
         if not found:
             fitting.append(candidate)
-    order = ranked(fitting, tie_share(ask.hardware))
+    order = ranked(fitting)
     if order:
         rejected = [one._replace(nearest=nearest(one.plan.degrees, order).config) for one in rejected]
     return Recommendation(ask, tuple(order), tuple(rejected), ask.gpus)
 
 
-def _pricer(ask: Ask) -> Callable[[Plan], Candidate]:
-    """What gives a legal plan VAE width, mesh order, seconds and memory. What plans have in common is priced once."""
+def search_best(ask: Ask) -> Recommendation:
+    """What search() finds, but for what is slower than the best plans; memory is counted for no more than these."""
+    order = sorted(_priced(ask), key=lambda c: c.cost.clip)
+    fastest = next((c for c in order if not rejections(c, ask)), None)
+    limit = fastest.limit if fastest else 0.0
+    near = [c for c in order if c.cost.clip <= limit and not rejections(c, ask)]
+    return Recommendation(ask, tuple(ranked(near)), (), ask.gpus)
+
+
+def _priced(ask: Ask) -> Iterator[Candidate]:
+    """The legal plans with VAE width, mesh order, seconds and memory. What they have in common is priced once."""
     template, hardware, gpus = ask.template, ask.hardware, ask.gpus
     one_gpu, domain = one_gpu_seconds(template, hardware), ranks_of_domain(gpus, hardware)
 
@@ -52,21 +55,10 @@ def _pricer(ask: Ask) -> Callable[[Plan], Candidate]:
     def tail(width: int, where: Span) -> Tail:
         return vae_price.tail(replace(template, degrees=Degrees(vae=width)), hardware, where)
 
-    def price(plan: Plan) -> Candidate:
-        if "vae" not in ask.fixed:
-            plan = replace(plan, degrees=plan.degrees.changed(vae=width(gpus // plan.degrees.cfg)))
-        plan = replace(plan, order=ask.order) if ask.order else best_order(plan, hardware)
+    for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: width(gpus // degrees.cfg)):
+        plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware)
         around = tail(plan.degrees.vae, span(plan.layout, "vae", domain))
-        return Candidate(plan, cost(plan, hardware, tail=around), one_gpu, held(plan, hardware))
-
-    return price
-
-
-def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
-    """Memory of the fullest rank on this machine."""
-    _, own = memory.fullest(plan)
-    terms = [*own, Term("context", int(hardware.reserve.value), PHASES)]
-    return tuple(term for term in terms if term.size)
+        yield Candidate(plan, cost(plan, hardware, tail=around), one_gpu, hardware)
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

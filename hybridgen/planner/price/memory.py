@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import MOMENTS, PHASES, TOKEN_ID, Phase, Term
+from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.activations import activations
 from hybridgen.strategies import registry
 
@@ -136,4 +137,13 @@ def fullest(plan: Plan) -> tuple[int, list[Term]]:
         kind = blocks, stage if stage in (0, stages - 1) or rank in vae else -1
         if kind not in found:
             found[kind] = rank, terms(plan, rank)
+    if len(found) == 1:
+        return next(iter(found.values()))
     return max(found.values(), key=lambda one: max(phase_sizes(one[1]).values()))
+
+
+def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
+    """What the fullest rank holds on this machine."""
+    _, own = fullest(plan)
+    terms = [*own, Term("context", int(hardware.reserve.value), PHASES)]
+    return tuple(term for term in terms if term.size)
