@@ -31,16 +31,17 @@ def peers() -> dict[str, tuple[str, str]]:
 
 
 def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
-    """The fields of a recipe's sections that were given, as words of a command; the prompt is left out.
+    """The fields of a recipe's sections that were given, as words of a command.
 
-    `instead` are other values for some of them, by name.
+    `instead` are other values for some of them, by name; None leaves one out.
     """
     found: list[str] = []
     for section, name, item in recipe.options():
         value = getattr(getattr(given, section) if section else given, name)
-        if section in sections and name != "prompt" and value is not None:
-            value = instead.get(name, value)
-            found += [name_of(item), ",".join(value) if isinstance(value, list) else str(value)]
+        value = value if value is None else instead.get(name, value)
+        if section in sections and value is not None:
+            shown = ",".join(value) if isinstance(value, list) else str(value)
+            found += ["-p" if name == "prompt" else name_of(item), shown]
     return found
 
 

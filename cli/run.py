@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from hybridgen import api
 from hybridgen.cli import draw, text
-from hybridgen.cli.options import with_flags
+from hybridgen.cli.options import PANELS, given_words, with_flags
 from hybridgen.cli.verb import Verb
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, check_inputs, describe_inputs
@@ -23,8 +23,7 @@ from hybridgen.engine.report import Report
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.fields import options as recipe_options
-from hybridgen.recipe.flags import flag, name_of
+from hybridgen.recipe.flags import flag
 
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
@@ -52,15 +51,13 @@ def run(options: RunFlags, fields: dict[str, Any]) -> None:
 
     The path of the video goes to stdout, everything else to stderr.
     """
-    if not environment.is_reporter():
-        options = replace(options, quiet=True)
-    screen = RunScreen(options)
+    reporter, screen = environment.is_reporter(), RunScreen(options)
     try:
-        report = api.run(options, fields, screen)
+        report = api.run(options, fields, screen if reporter else api.Screen())
     except KeyboardInterrupt as interrupt:  # typer makes an exit code of it, without a word
         text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
         raise typer.Exit(130) from None
-    if report is not None and environment.is_reporter():
+    if report is not None and reporter:
         screen.finished(report)
 
 
@@ -98,7 +95,7 @@ class RunScreen(api.Screen):
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
         """Warnings, the plan, and what was drawn and chosen."""
-        self.repeat = repeat_command(recipe)
+        self.repeat = shlex.join(["hybridgen", "run", *given_words(recipe, tuple(PANELS))])
         if self.options.quiet:
             return
         _warn(found)
@@ -130,17 +127,6 @@ def _missing(recipe: Recipe, plan: Plan) -> list[str]:
 
 def _warn(found: Sequence[str]) -> None:
     text.say(*(f"warning: {warning}" for warning in found))
-
-
-def repeat_command(recipe: Recipe) -> str:
-    """The command that makes the clip of a recipe again."""
-    words = ["hybridgen", "run"]
-    for section, name, item in recipe_options():
-        value = getattr(getattr(recipe, section) if section else recipe, name)
-        if value is not None:
-            shown = ",".join(value) if isinstance(value, list) else str(value)
-            words += ["-p" if name == "prompt" else name_of(item), shown]
-    return shlex.join(words)
 
 
 def summary(report: Report, waited: float, command: str) -> list[str]:

@@ -170,11 +170,11 @@ class Page:
     def _run(self) -> list[str]:
         """The command that runs the first plan."""
         best = self.found.best.plan
-        given = given_words(self.recipe, ("", "request"), frames=best.clip.frames)
+        given = given_words(self.recipe, ("", "request"), prompt=None, frames=best.clip.frames)
         inputs = report.input_flags(best, self.recipe.request)
         return ["hybridgen", "run", *given, *report.run_flags(best), *inputs]
 
     def _again(self) -> list[str]:
         """The command that shows this page again."""
-        given = given_words(self.recipe, ("", "request", "parallel"))
+        given = given_words(self.recipe, ("", "request", "parallel"), prompt=None)
         return ["hybridgen", "plan", "--gpus", str(self.found.gpus), *given, *words_of(self.own, ONCE)]
