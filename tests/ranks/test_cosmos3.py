@@ -203,7 +203,7 @@ def test_weights_that_read_the_text_are_given_up_before_the_others_come() -> Non
 
 def test_a_picture_is_no_use_for_one_frame() -> None:
     facts = from_folder(TEXT.folder)
-    with pytest.raises(RequestError, match="--frames 1 leaves nothing to make; nearest: 5") as caught:
+    with pytest.raises(RequestError, match="--frames 1 leaves nothing to make; nearest: --frames 5") as caught:
         clip_of(Request(image="x.png", size="64x64", frames=1), facts)
     assert caught.value.rule == "image-unused"
     assert clip_of(Request(image="x.png", size="48x64", frames=5), facts).encoded_frames == 1
