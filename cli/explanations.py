@@ -57,7 +57,6 @@ OTHERS = {
     "head_dim and ffn. Counts are whole numbers above 0, or 0 where that means none, or as many as usual. "
     "Size and frames must be what its VAE and patches can make, params no fewer than the blocks' matrices have.",
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
-    "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",
     "prompt": READING,
@@ -82,7 +81,6 @@ OTHERS = {
     "unsupported-pipeline": CHECKPOINT,
     "unsupported-scheduler": CHECKPOINT,
     "usage": READING,
-    "usp-parts": "--usp 4x2 is --ulysses 4 --ring 2; giving both could contradict itself.",
     "world-size": "Another launcher decides how many ranks there are, and every rank has one place in the mesh.",
 }
 

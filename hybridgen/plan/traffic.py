@@ -8,7 +8,7 @@ Padding counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -75,26 +75,26 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
     """Traffic that belongs to no strategy: text and pictures from rank 0, and the final latents to it."""
-    messages = []
-    if plan.world_size > 1:
-        tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
-        transformer = plan.facts.transformer
-        ids = transformer.text_stream == "own"  # the transformer embeds them itself
-        text = tokens * (TOKEN_ID if ids else transformer.text_dim * plan.itemsize)
-        size = (plan.world_size - 1) * text if rank == 0 else 0
-        what = "token ids" if ids else "text embeddings"
-        messages.append(Message(SETUP, "world", "broadcast", what, size, 1, "setup"))
-        if plan.clip.encoded_frames:
-            frames = (plan.clip.encoded_frames - 1) // plan.facts.vae.stride_time + 1
-            given = math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
-            size = (plan.world_size - 1) * given if rank == 0 else 0
-            messages.append(Message(SETUP, "world", "broadcast", "given frames", size, 1, "setup"))
-        if plan.picture_tokens:
-            embedding = plan.picture_tokens * plan.facts.transformer.image_dim * plan.itemsize
-            size = (plan.world_size - 1) * embedding if rank == 0 else 0
-            messages.append(Message(SETUP, "world", "broadcast", "picture embeddings", size, 1, "setup"))
+    others = (plan.world_size - 1) * (rank == 0)
+    inputs = _inputs(plan) if plan.world_size > 1 else ()
+    messages = [Message(SETUP, "world", "broadcast", what, others * size, 1, "setup") for what, size in inputs]
     if plan.degrees.sequence > 1:
         sends = rank in plan.layout.sequence_group(0)[1:]
         size = plan.tokens.local_size * plan.facts.transformer.prediction_channels * FP32 if sends else 0
         messages.append(Message(SEQUENCE_GATHER, "sequence", "p2p", "final latents", size, 1, "decode"))
     return messages
+
+
+def _inputs(plan: Plan) -> Iterator[tuple[str, int]]:
+    """What every rank gets of the request before denoising, and its bytes."""
+    transformer = plan.facts.transformer
+    tokens = sum(plan.text_lengths) or plan.branches * plan.facts.text_tokens
+    if transformer.text_stream == "own":  # the transformer embeds them itself
+        yield "token ids", tokens * TOKEN_ID
+    else:
+        yield "text embeddings", tokens * transformer.text_dim * plan.itemsize
+    if plan.clip.encoded_frames:
+        frames = (plan.clip.encoded_frames - 1) // plan.facts.vae.stride_time + 1
+        yield "given frames", math.prod(plan.latent_shape) // plan.latent_shape[1] * frames * FP32
+    if plan.picture_tokens:
+        yield "picture embeddings", plan.picture_tokens * transformer.image_dim * plan.itemsize

@@ -13,6 +13,7 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import Parallel, Recipe, Runtime
+from hybridgen.recipe.legal import nearest_plans
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.registry import AXES, Degrees
@@ -93,8 +94,6 @@ def broken(plan: Plan) -> list[RequestError]:
 
 
 def _product(plan: Plan, gpus: int) -> RequestError:
-    from hybridgen.recipe.legal import nearest_plans
-
     degrees = plan.degrees
     spread = (f"{d.name} {d.text(degrees.value(d))}" for d in degrees.used() if not d.is_overlaid)
     factors = " x ".join(spread) or "no degree given"

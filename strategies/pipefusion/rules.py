@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RULES = {
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
+    "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "pipefusion-patches": "A patch is some tokens of the sequence, so there are no more patches than tokens.",
     "pipefusion-stages": "The stages hold every block of the transformer once, in order.",
 }

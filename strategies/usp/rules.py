@@ -8,8 +8,13 @@ from __future__ import annotations
 from hybridgen.plan.degrees import Shorthand
 from hybridgen.strategies.strategy import Strategy
 
+RULES = {
+    "usp-parts": "--usp 4x2 is --ulysses 4 --ring 2; giving both could contradict itself.",
+}
+
 STRATEGY = Strategy(
     "usp",
+    rules=RULES,
     shorthands=(
         Shorthand(
             "usp",
