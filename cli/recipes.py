@@ -14,6 +14,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hybridgen.cli import draw, text
+from hybridgen.cli.verb import Verb
 from hybridgen.distributed.files import may_write, written_whole
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
@@ -49,7 +50,7 @@ def planned(recipe: Recipe) -> Plan:
         raise error.changed(tries=()) from error
 
 
-@app.command("list")
+@app.command("list", cls=Verb)
 def list_(files: MANY = None, as_json: JSON = False) -> None:
     """The recipes of the package, or the given ones: split and results."""
     paths = [library.located(path) for path in files or library.files()]
@@ -100,7 +101,7 @@ def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-@app.command()
+@app.command(cls=Verb)
 def show(recipe: ONE, as_json: JSON = False) -> None:
     """One recipe: what it is for, its plan, its results and where they come from, and how to run it."""
     file = library.located(recipe)
@@ -159,7 +160,7 @@ def _given(section: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(section).items() if value is not None}
 
 
-@app.command()
+@app.command(cls=Verb)
 def check(
     files: MANY = None,
     fix: Annotated[bool, typer.Option("--fix", help="Rewrite files in canonical form first.")] = False,

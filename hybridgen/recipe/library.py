@@ -23,5 +23,4 @@ def located(file: Path) -> Path:
         return names[file.name]
     close = [name for name in names if file.name in name] or did_you_mean(file.name, names, 3, 0.4)
     problem = "is no file and no recipe of this package"
-    near = close[:3] or "a name that `hybridgen recipes list` shows"
-    raise RequestError("recipe-unreadable", "", file, problem, near, ["hybridgen recipes list"])
+    raise RequestError("recipe-unreadable", "", file, problem, close[:3], ["hybridgen recipes list"])

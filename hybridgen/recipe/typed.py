@@ -137,7 +137,9 @@ def _misfit(kind: Any, content: Any, error: Any) -> Misfit:
     keys: Keys = error["loc"]
     if error["type"] == "unexpected_keyword_argument":
         name, known = str(keys[-1]), list(hints(plain(_hint_at(kind, keys[:-1]))))
-        return Misfit(keys, None, "is not known", tuple(did_you_mean(name, known) or known), "key")
+        near = tuple(did_you_mean(name, known))
+        problem = "is not known" if near else f"is not known; keys here: {', '.join(known)}"
+        return Misfit(keys, None, problem, near, "key")
     if error["type"] == "missing" and isinstance(keys[-1], int):  # a list that is too short
         keys = keys[:-1]
     elif error["type"] == "missing":

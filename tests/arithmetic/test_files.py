@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from math import inf
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
+from hybridgen.interop.trtllm_import import load
 from hybridgen.planner import facts_file
 from hybridgen.planner.hardware import lookup
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.recipe.check import check
+from hybridgen.recipe.fields import compose
 from hybridgen.recipe.typed import as_number
 
 VALUES = ("0", "-1", "1.5", "true", "x", "[]")
@@ -125,7 +129,7 @@ NEEDED = "layers: 40\nheads: 40\nhead_dim: 128\nffn: 13824\n"
             ":5:1: params 1,000: is too few: the matrices of the blocks alone have 11,953,766,400;",
         ),
         (NEEDED + "text_stream: own\nparams: 14e9\n", "the matrices of the blocks alone have 23,907,532,800"),
-        ("1: 2\n", ":1:1: 1: is not known; nearest: "),
+        ("1: 2\n", ":1:1: 1: is not known; keys here: "),
         ("ffn: &f [*f]\n", "is nested too deep, or an alias in it stands for what holds it"),
     ],
 )
@@ -182,3 +186,73 @@ def test_numbers_are_read_as_yaml_and_people_write_them() -> None:
     assert read == {"80e9": 80e9, "1e3": 1e3, " 7 ": 7, "1.5": 1.5, "-inf": -inf, "1e400": inf, "x": "x", "": ""}
     others: list[object] = [True, None, [], 10**400, 3]
     assert [as_number(value) for value in others] == others
+
+
+STRANGE = [
+    *(
+        "null",
+        "[]",
+        "{}",
+        "[[1]]",
+        "{a: b}",
+        "true",
+        "-1",
+        "1e400",
+        ".nan",
+        ".inf",
+        "'x'",
+        '""',
+        "2026-13-45",
+        "1:30.5",
+    ),
+    *(
+        "0x_",
+        "0x" + 6000 * "f",
+        5000 * "9",
+        ":".join(200 * ["59"]) + ".5",
+        "!!binary aGk=",
+        "!!set {a}",
+        "!!omap [a: 1]",
+    ),
+    *(
+        "!!python/name:os.system",
+        "&a [*a]",
+        "&a x",
+        "*a",
+        "{<<: {a: 1}}",
+        "{? [1] : 2}",
+        "\t",
+        "\x00",
+        "\ufeff",
+        "\u2028",
+    ),
+    *('"\\ud800"', "[" * 2000, "%YAML 9", "---", "${x}", "a: b: c", "|\n  x", "- 1"),
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=[value[:20] for value in STRANGE])
+def test_strange_values_are_read_or_refused(value: str, tmp_path: Path) -> None:
+    """No reader of a file ends in another exception, whatever stands at a key of text, of numbers, or of keys."""
+    file = tmp_path / "x.yaml"
+    readers: dict[str, Callable[[], object]] = {
+        "schema: 1\nnotes: {}\nrequest: {{steps: {}}}\nmeasured: {}\n": lambda: compose(file, [], {}),
+        "schema: 1\nlicense: {}\nparallel: {{pipefusion: {}}}\nruntime: {}\n": lambda: check(file),
+        "base: h100\ntitle: {}\ninside: {{hop: {}}}\nmatmul: {}\n": lambda: lookup.find(str(file)),
+        "layers: {}\nheads: 4\nhead_dim: 32\nffn: 512\npatch: {}\nname: {}\n": lambda: facts_file.read(file),
+        "checkpoint_path: wan2.2\ncompilation: {{num_frames: {}}}\nlinear: {}\nparallel: {}\n": lambda: load(file),
+    }
+    for form, read in readers.items():
+        for place in range(3):
+            file.write_text(form.format(*(value if at == place else "null" for at in range(3))), encoding="utf-8")
+            try:
+                read()
+            except RequestError as error:
+                assert error.message and "\n" not in error.message
+
+
+def test_many_keys_of_few_bytes_are_refused(tmp_path: Path) -> None:
+    lists = [f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 9)]
+    file = tmp_path / "x.yaml"
+    file.write_text("a0: &a0 [x]\n" + "".join(lists))
+    with pytest.raises(RequestError, match="more than 100,000 keys"):
+        facts_file.read(file)

@@ -68,7 +68,7 @@ FAULTS = [
         "request.size 'big': must be width x height, as in 1280x720",
     ),
     (RESULT + "planned\n    denoise_s: 3\n    software: {a: '1', a: '2'}\n", "software.a: is given twice"),
-    ("1: 2\n", "1:1: recipe-key: 1: is not known; nearest: schema, license"),
+    ("1: 2\n", "1:1: recipe-key: 1: is not known; keys here: schema, license"),
     (
         "model: demo\nrequest: {steps: 1" + 400 * "0" + "}\n",
         ": is too large; nearest: 1844",

@@ -151,6 +151,15 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--recipe wan22-i2v-720p-8gpu --image picture.png -p" in capsys.readouterr().out
 
 
+def test_an_error_is_data_for_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("schema: 1\nmodle: demo\n")
+    assert call(["recipes", "show", "--json", str(file)]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["rule"], error["flag"], error["nearest"]) == ("recipe-key", "modle", ["model"])
+    assert error["place"] == {"file": str(file), "line": 2, "column": 1}
+
+
 def test_a_result_without_words_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "r.yaml"
     file.write_text(GOOD + "measured: [{status: null, denoise_s: 3, software: null}]\n")
