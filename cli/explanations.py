@@ -89,14 +89,11 @@ def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     tables = (
         clip.RULES,
-        files.RULES,
         inputs.RULES,
         interop.RULES,
         machine.RULES,
         no_plan.RULES,
-        outputs.RULES,
         prepare.RULES,
-        processes.RULES,
         resolve.RULES,
         registry.explanations(),
         {guardrail.RULE: guardrail.WHY},
@@ -106,4 +103,4 @@ def reasons() -> dict[str, str]:
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted; those that errors do not show say less than the error's own line."""
-    return dict(sorted({**OTHERS, **reasons()}.items()))
+    return dict(sorted({**OTHERS, **files.RULES, **outputs.RULES, **processes.RULES, **reasons()}.items()))

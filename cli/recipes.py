@@ -206,7 +206,7 @@ def _annotation(fault: RequestError) -> str:
     return f"::error {where}::{message}"
 
 
-@app.command()
+@app.command(cls=Verb)
 def schema() -> None:
     """JSON schema (draft-07) of recipe files, for editors."""
     from hybridgen.recipe.text import json_schema
@@ -214,7 +214,7 @@ def schema() -> None:
     text.answer(json.dumps(json_schema(), indent=2))
 
 
-@app.command()
+@app.command(cls=Verb)
 def export(
     recipe: ONE,
     to: Annotated[Target, typer.Option("--to", help="Whose words: xDiT's command line or TensorRT-LLM's YAML.")],
@@ -243,7 +243,7 @@ def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str])
     return [shlex.join([*start, *(word for key in [*settings, *found] for word in ("--set", key))]) for found in keys]
 
 
-@app.command("import")
+@app.command("import", cls=Verb)
 def import_(
     file: Annotated[Path, typer.Argument(help="Configuration of TensorRT-LLM VisualGen.", metavar="FILE")],
     model: Annotated[Optional[str], typer.Option(help="Model, where the file names none.", metavar="NAME")] = None,
