@@ -65,7 +65,7 @@ class TextAttention(ABC):
     def __init__(self, model: Denoiser) -> None:
         self.model = model
         self.kept: dict[int, KeyValue] = {}
-        """By id of the embedding that they are made of, which the model keeps alive."""
+        """K and V by the id of the embedding that they are made of, which the model keeps alive."""
 
     @abstractmethod
     def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:

@@ -31,9 +31,9 @@ class Denoiser(ABC):
     stack: ClassVar[str] = "blocks"
     """The attribute of a transformer that holds its blocks."""
     cuts: Cuts
-    """What tensor parallelism cuts in each of them."""
+    """The parts of a block that tensor parallelism cuts."""
     vae: Autoencoder
-    """On the ranks that decode."""
+    """The autoencoder; set on the ranks that decode."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         self.plan, self.experts, self.scheduler, self.kernel = plan, experts, scheduler, kernel
@@ -66,7 +66,7 @@ class Denoiser(ABC):
     @classmethod
     @abstractmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> Encoder:
-        """What turns the request's words and pictures into inputs; loaded on rank 0 alone, and freed by it."""
+        """Load the encoders of the request's words and pictures, on rank 0 alone, which also frees them."""
 
     @classmethod
     def prune(cls, expert: Any) -> None:
@@ -74,7 +74,7 @@ class Denoiser(ABC):
 
     @abstractmethod
     def condition(self, step: Step, now: Pass) -> Any:
-        """What the blocks and the head need beside the tokens that run now; what repeats is computed once."""
+        """Inputs of the blocks and the head beside the tokens that run now; values that repeat are computed once."""
 
     @abstractmethod
     def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
@@ -91,7 +91,7 @@ class Denoiser(ABC):
     def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
         """The branches' predictions, in their order, for a part x of the state -> what the scheduler takes.
 
-        Here uncond + g * (cond - uncond), in the predictions' dtype. Acts on every number alone.
+        By default uncond + g * (cond - uncond), in the predictions' dtype. It acts on every number alone.
         """
         if len(predictions) == 1:
             return predictions[0]
@@ -104,9 +104,9 @@ class Denoiser(ABC):
         raise NotImplementedError
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
-        """What the encoder gave, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32.
+        """Moments of given frames, [1, 2 z, T, h, w] -> Inputs.condition [1, z, T, h, w] fp32.
 
-        Here the distribution's mode, so nothing is drawn.
+        By default the distribution's mode, so nothing is drawn.
         """
         return self.vae.normalise(moments.chunk(2, dim=1)[0])
 
@@ -128,11 +128,11 @@ class Denoiser(ABC):
         return attend(self.kernel, q, k[:, :num_keys], v[:, :num_keys])
 
     def attend_text(self, q: Tensor, text: KeyValue | None) -> list[Partial]:
-        """What a rank's own queries see of the text beside the sequence: one part more to merge, or none."""
+        """Attention of a rank's own queries to the text beside the sequence: one part more to merge, or none."""
         return [] if text is None else [attend(self.kernel, q, *text)]
 
     def local_attention(self, q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:
-        """All keys are here; padding at their end is left out, text stands before them."""
+        """Attention where all keys are here. Padding at their end is left out; text stands before them."""
         k, v = self.slots.remember(k, v, [0], now)
         valid = self.plan.tokens.tokens
         k, v = k[:, :valid], v[:, :valid]

@@ -1,4 +1,4 @@
-"""What hybridgen must know of a family of models; each has a folder, and a line in registry.py. No torch."""
+"""The description of a family of models. Each family has a folder, and a line in registry.py. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def default_negative_prompt(facts: ModelFacts) -> str:
-    """What is said of the model itself."""
+    """The negative prompt among the defaults of a model's facts."""
     return facts.defaults.negative_prompt
 
 

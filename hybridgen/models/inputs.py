@@ -1,4 +1,4 @@
-"""What a request brings to every rank beside the noise: words and pictures, encoded on rank 0."""
+"""The inputs of a request beside the noise: words and pictures, encoded on rank 0."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hybridgen.plan.plan import Plan
 
 @dataclass
 class Inputs:
-    """The same on every rank."""
+    """Encoded words and pictures of one request, equal on every rank."""
 
     text: list[Tensor]
-    """By branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""
+    """For each branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""
     image: Tensor | None = None
     """Embedding of the first (and last) picture, [n, tokens, image_dim]."""
     condition: Tensor | None = None
-    """What the autoencoder makes of the given frames, normalised as latents are: [1, C, T, H, W] fp32."""
+    """Latents of the given frames, normalised: [1, C, T, H, W] fp32."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of them by name."""
+        """The tensors that are present, by name."""
         named = {f"text {branch}": text for branch, text in enumerate(self.text)}
         more = {"image": self.image, "condition": self.condition}
         return {**named, **{name: x for name, x in more.items() if x is not None}}

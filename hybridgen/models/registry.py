@@ -14,9 +14,9 @@ from hybridgen.models.cosmos3.family import FAMILY as cosmos3
 # isort: on
 
 FAMILIES: tuple[Family, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Family))
-"""What was imported above, in that order."""
+"""The families imported above, in that order."""
 BY_PIPELINE = {pipeline: family for family in FAMILIES for pipeline in family.pipelines}
-"""By diffusers' pipeline class."""
+"""Families by the name of diffusers' pipeline class."""
 MODELS = tuple(model for family in FAMILIES for model in family.known)
 """Every model known by name."""
 KINDS = {kind.name: kind for family in FAMILIES for kind in family.tiny}

@@ -1,4 +1,4 @@
-"""What a rank's model and the strategies hand each other: steps, passes, and the slots that strategies replace."""
+"""The interface between a rank's model and the strategies: steps, passes, and the slots that strategies replace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Pass:
-    """What runs now."""
+    """The part of a step that runs now."""
 
     branch: int = 0
     """The guidance branch."""
@@ -53,38 +53,40 @@ Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int], Pass], Partial]
 
 @dataclass
 class Slots:
-    """What strategies replace in one rank's model, in the order of the registry."""
+    """The functions and values of one rank's model that strategies replace, in the order of the registry."""
 
     norm: Callable[..., list[Tensor]]
-    """Norms over all heads, of pairs (Normed). Each on its own; tp: over all heads, in one reduction."""
+    """Norms over all heads, for pairs (Normed). By default each is computed alone; tp sums over ranks in one message."""
     attention: Attention
-    """The local kernel over all keys, text first; ring or attention2d in its place, then ulysses around it."""
+    """Self-attention. By default the local kernel over all keys; ring or attention2d replace it, ulysses wraps it."""
     remember: Callable[[Tensor, Tensor, Sequence[int], Pass], KeyValue]
-    """What was just exchanged, k, v [B, n, H, D] of some cp blocks -> all that is known of those blocks. Handed on as
-    it is; pipefusion: kept for all patches."""
+    """Takes the k, v [B, n, H, D] of some cp blocks that were just exchanged, and returns all that is known of those
+    blocks. By default the same; pipefusion keeps K and V of all patches."""
     layers: range
-    """The blocks that this rank runs. All; pipefusion: those of its stage."""
+    """The blocks that this rank runs. By default all; pipefusion sets those of its stage."""
     relay: Callable[[int, Callable[[], Tensor], Callable[[Tensor], Tensor]], None]
     """Takes something beside the passes through all blocks once: how many tokens it has, what makes its hidden state
-    [1, n, D] for the first block, and what takes it through the blocks of this rank. pipefusion: from stage to stage."""
+    [1, n, D] for the first block, and what takes it through the blocks of this rank. pipefusion sends it from stage to
+    stage."""
     predict: Callable[[Tensor, Step], list[Tensor]]
-    """The predictions of this rank's branches, one after the other. pipefusion: a whole step, patch by patch."""
+    """Makes the predictions of this rank's branches. pipefusion makes a whole step, patch by patch."""
     advance: Callable[[Tensor, list[Tensor], Step], Tensor]
-    """Guidance, then the scheduler's step. pipefusion: fetch what is under way."""
+    """Applies guidance, then the scheduler's step. pipefusion fetches the patches that are under way."""
     branches: list[int]
-    """The guidance branches that this rank runs. All; cfg: one."""
+    """The guidance branches that this rank runs. By default all; cfg sets one."""
     guide: Callable[[list[Tensor], Tensor, Step, Pass], Tensor]
-    """Combines the branches' predictions for a part of the state by the family's formula. cfg: after an exchange."""
+    """Combines the branches' predictions for a part of the state by the family's formula. cfg exchanges them first."""
     encode: Callable[[Tensor | None], Tensor | None]
-    """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]. parallel-vae: in
-    strips, and None but on the first rank."""
+    """Pixels [1, 3, F, H, W] in [-1, 1] -> mean and log variance of the latents, [1, 2 z, T, h, w]. parallel-vae works
+    in strips; then ranks other than the first take and give None."""
     decode: Callable[[Tensor | None], Iterator[Tensor | None]]
-    """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time. parallel-vae: in strips."""
+    """Final latents [1, C, T, H, W] -> uint8 frames [t, H, W, 3], a latent frame at a time. parallel-vae works in
+    strips; then ranks other than the first take and give None."""
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """What tensor parallelism cuts in a block, by the names of modules and attributes in it."""
+    """Names of the modules and attributes of a block that tensor parallelism cuts."""
 
     columns: tuple[str, ...]
     """Linear layers of which a rank keeps some outputs: whole heads, or channels of the feed-forward layer."""

@@ -23,7 +23,7 @@ class State:
 
     @property
     def whole(self) -> bool:
-        """Whether the state is the latents themselves; then operations are the stock pipeline's, for its bits."""
+        """Whether the state is the latents themselves. Then every operation is the stock pipeline's, for equal bits."""
         return self.shard.whole
 
     def cut(self, latents_BCTHW: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class State:
         return self.shard.take(patchify(latents_BCTHW, self.patch))
 
     def cut_mask(self, mask_B1THW: Tensor) -> Tensor:
-        """The same of one channel that has one value in all cells of a token: [1, 1, T, H, W] or [1, local, 1]."""
+        """This rank's part of a mask that is equal in all cells of a token: [1, 1, T, H, W] or [1, local, 1]."""
         return self.cut(mask_B1THW) if self.whole else self.cut(mask_B1THW)[..., :1]
 
     def assemble(self, shards: list[Tensor]) -> Tensor:
@@ -43,7 +43,7 @@ class State:
         return unpatchify(self.shard.assemble(shards), self.plan.latent_shape, self.patch)
 
     def rows(self, full: Tensor, dim: int = 1) -> Tensor:
-        """Something of every token of the sequence -> that of this rank's tokens; padding gets zeros."""
+        """Rows of a table with one row per token of the sequence, for this rank's tokens; padding gets zeros."""
         return full if self.whole else self.shard.take(full, dim)
 
     def tokens(self, x: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class State:
         return patchify(x, self.patch) if self.whole else x
 
     def prediction(self, tokens: Tensor) -> Tensor:
-        """What the output projection makes of each token, in the form of x."""
+        """Tokens from the output projection, in the form of x."""
         return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.whole else tokens
 
     def beside(self, *parts: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a video autoencoder is, as data: its strides, and its convolutions in the order in which they run. No torch."""
+"""A video autoencoder as data: its strides, and its convolutions in the order in which they run. No torch."""
 
 from __future__ import annotations
 

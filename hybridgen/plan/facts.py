@@ -14,15 +14,15 @@ class Sizes(NamedTuple):
     """Numbers of one token on a rank; tp divides a, k and f."""
 
     d: int
-    """Of the hidden state."""
+    """Channels of the hidden state."""
     a: int
-    """Of this rank's heads: of Q, and of attention's output."""
+    """Channels of this rank's heads: of Q, and of attention's output."""
     k: int
-    """Of its K/V heads: of K, and of V."""
+    """Channels of its K/V heads: of K, and of V."""
     f: int
-    """Of its part of the feed-forward layer."""
+    """Channels of its part of the feed-forward layer."""
     sides: int
-    """How many of these stand around its activation: three where it is gated."""
+    """Tensors of f channels around the activation: two, or three where it is gated."""
     wide: int
     """Size of fp32 in units of the plan's dtype."""
 
@@ -207,7 +207,7 @@ class ModelFacts:
     native_flow: bool = False
     """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
     guarded: bool = False
-    """Its licence asks for a guardrail: a checker of prompts and frames (models/guardrail.py)."""
+    """Its licence asks for a guardrail: a checker of prompts and frames (models/cosmos/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""

@@ -174,12 +174,12 @@ def _put_forward(module: nn.Module, forward: Any) -> None:
 
 
 FORWARDS = {"causal": StripConv3d, "upsample": StripUpsample, "downsample": StripDownsample, "frame": StripAttention}
-"""By how a layer sees beyond its strip."""
+"""The forward of each kind of layer, by how it sees beyond its strip."""
 
 
 @contextmanager
 def sharded(autoencoder: Autoencoder, side: Side, strip: Strip) -> Iterator[None]:
-    """Within it, this side of an autoencoder works on strips; afterwards it is as before."""
+    """Make one side of an autoencoder work on strips, and undo that on exit."""
     with ExitStack() as undo:
         for layer, sees in autoencoder.wide_layers(side) if strip.group.size > 1 else ():
             undo.callback(_put_forward, layer, layer.__dict__.get("forward"))

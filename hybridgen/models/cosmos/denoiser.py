@@ -26,7 +26,7 @@ from hybridgen.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Condition:
-    """What the blocks and the head need beside the tokens, for one step and branch."""
+    """Inputs of the blocks and the head beside the tokens, for one step and branch."""
 
     embedded_time: Tensor
     """[1, D], or [1, n, D] where every token has a timestep of its own"""
@@ -43,7 +43,7 @@ class Given:
     """Frames that the clip starts with, in the form of x: each broadcasts over it."""
 
     latents: Tensor
-    """What the autoencoder made of them; zeros elsewhere."""
+    """Their latents; zeros elsewhere."""
     where: Tensor
     """1 for them, 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
 
@@ -76,7 +76,7 @@ def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Cosmos(Denoiser):
-    """What the three pipelines share: the transformer, its text, positions, times and masks."""
+    """Base of the three pipelines: the transformer, its text, positions, times and masks."""
 
     stack = "transformer_blocks"
     cuts = Cuts(
@@ -85,7 +85,7 @@ class Cosmos(Denoiser):
         heads=("attn1.heads", "attn2.heads"),
     )
     resample: ClassVar[str] = "lanczos"
-    """How given frames are resized."""
+    """The filter that resizes given frames."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         super().__init__(plan, experts, scheduler, kernel, shard)

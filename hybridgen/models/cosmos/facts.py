@@ -103,5 +103,5 @@ def transformer(folder: Folder, index: Config) -> CosmosTransformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """What the pipeline can do, and its defaults."""
+    """Further facts: TRAITS of the pipeline."""
     return TRAITS[index["_class_name"]]

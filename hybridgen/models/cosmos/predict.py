@@ -95,7 +95,7 @@ class VideoToWorld(Predict2):
         return super().initial_latents(generator)
 
     def noise_of_given(self, generator: torch.Generator) -> Tensor:
-        """What the latents of the given frames are sampled with, for as many frames as the clip has."""
+        """Noise that samples the latents of the given frames, for as many frames as the clip has."""
         return Denoiser.initial_latents(self, generator)
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
@@ -122,7 +122,7 @@ class Predict25(Cosmos):
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         super().__init__(plan, experts, scheduler, kernel, shard)
         self._velocity: Tensor | None = None
-        """Of given frames, 0 elsewhere, in the form of x."""
+        """The velocity of given frames, 0 elsewhere, in the form of x."""
 
     def set_timesteps(self) -> None:
         self.scheduler.set_timesteps(self.plan.clip.steps, device=self.device)

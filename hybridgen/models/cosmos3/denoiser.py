@@ -73,7 +73,8 @@ class Cosmos3(Denoiser):
     # The text, once
 
     def needed_for_inputs(self, key: str) -> bool:
-        """So that the two streams' weights are never here together."""
+        """Whether a parameter belongs to the text's stream, which is read first: the weights of both streams together need
+        not fit."""
         return self.text.needs(key)
 
     def set_inputs(self, inputs: Inputs) -> None:
@@ -118,7 +119,7 @@ class Cosmos3(Denoiser):
         return hidden + block.mlp_moe_gen(block.post_attention_layernorm_moe_gen(hidden))  # type: ignore[no-any-return]
 
     def attend_all(self, attn: Any, normed: Tensor, rope: Rope, now: Pass) -> Tensor:
-        """What a block's attention makes of [1, n, D]; Q, K and V are gone before the feed-forward layer runs."""
+        """Attention of a block, [1, n, D] -> [1, n, D]; Q, K and V are freed before the feed-forward layer runs."""
         q, k, v = (heads(project(normed), attn) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj))
         q = rotate(attn.norm_added_q(q), *rope)
         k = rotate(attn.norm_added_k(k), *rope)
@@ -136,7 +137,7 @@ class Cosmos3(Denoiser):
         return F.pad(made, (0, 0, 0, 0, given, 0))
 
     def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
-        """In fp32, and nothing where the state is not denoised."""
+        """Guidance in fp32; zeros where the state is not denoised."""
         velocity = super().combine([prediction.float() for prediction in predictions], x, step, now)
         return velocity if self._mask is None else velocity * self.state.here(self._mask, now.patch)
 
@@ -173,7 +174,7 @@ class Cosmos3(Denoiser):
 
 
 def cuts(gated: bool) -> Cuts:
-    """What tensor parallelism cuts: both streams alike."""
+    """The cuts of tensor parallelism, which treat both streams alike."""
     feed_forward = ("gate_proj", "up_proj") if gated else ("up_proj",)
     projections = (*(f"to_{x}" for x in "qkv"), *(f"add_{x}_proj" for x in "qkv"))
     return Cuts(

@@ -37,7 +37,7 @@ class Cosmos3Transformer(TransformerFacts):
         return embed + head + time + 2 * self.vocabulary * d + 2 * d
 
     def most_held(self, s: Sizes) -> tuple[int, int]:
-        """Of the video's stream. The time is in the tokens."""
+        """The most that the video's stream holds. Its tokens carry the time already."""
         # Hidden state and norm; Q, K and V; of the Q that is rotated the norm, its turned halves, a product of each.
         rope = 2 * s.d + s.a + 2 * s.k + 4 * s.a
         # The given hidden state, the one with attention's output, the norm; gate, up and their product, or product
@@ -74,7 +74,7 @@ def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """What model_index.json of Cosmos3OmniPipeline says, and TRAITS."""
+    """Further facts: TRAITS, and the switches of model_index.json."""
     return {
         **TRAITS,
         "native_flow": bool(index.get("use_native_flow_schedule")),

@@ -33,7 +33,7 @@ PARTS = (
 
 
 class TextStream:
-    """What reads the text, on one rank."""
+    """The stream on one rank: it reads the text, keeps K and V, and frees its weights."""
 
     def __init__(self, model: Cosmos3) -> None:
         self.model = model

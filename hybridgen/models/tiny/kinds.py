@@ -1,4 +1,4 @@
-"""What a tiny checkpoint is, as data; each family has a list of its own. No torch."""
+"""The description of a tiny checkpoint; each family has a list of its own. No torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Config = dict[str, Any]
 TEXT_WIDTH = 32
 IMAGE_WIDTH = 32
 IMAGE_TOKENS = 17
-"""Of one picture, as the image encoder sees it: 4 x 4 patches and the class token."""
+"""Tokens of one picture for the image encoder: 4 x 4 patches and the class token."""
 QWEN_LAYERS = 2
 QWEN_WIDTH = 16
 DEFAULTS = RequestDefaults(width=64, height=64, frames=17, steps=4, guidance=4.0, fps=8, dtype="float32")
@@ -27,7 +27,7 @@ class Kind:
     """diffusers' class."""
     transformer: Callable[..., Config]
     fields: Config = field(default_factory=dict)
-    """What the transformer's function is called with."""
+    """Arguments of the function above."""
     experts: int = 1
     text: str = "umt5"
     """Text encoder: umt5, t5, qwen2.5-vl, or "" where token ids go into the transformer."""
@@ -38,7 +38,7 @@ class Kind:
     optional: tuple[str, ...] = ()
     """Components that the pipeline may have; model_index.json names those as absent that this kind has not."""
     index: Config = field(default_factory=dict)
-    """What model_index.json says besides the components."""
+    """Entries of model_index.json besides the components."""
     defaults: RequestDefaults = DEFAULTS
 
 

@@ -56,7 +56,7 @@ def _byte_tokenizer(marks: tuple[str, ...]) -> Tokenizer:
 
 
 def t5_tokenizer() -> Any:
-    """As T5's: padded with <pad>, </s> at the end."""
+    """A tokenizer that pads with <pad> and ends with </s>, as T5's does."""
     bpe = _byte_tokenizer(T5_MARKS)
     bpe.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", T5_MARKS.index("</s>"))]
@@ -66,7 +66,7 @@ def t5_tokenizer() -> Any:
 
 
 def qwen_tokenizer() -> Any:
-    """As Qwen2.5's: with its marks and a chat template."""
+    """A tokenizer with the marks and a chat template of Qwen2.5."""
     fast = PreTrainedTokenizerFast(
         tokenizer_object=_byte_tokenizer(QWEN_MARKS),
         model_max_length=4096,

@@ -21,7 +21,7 @@ from hybridgen.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Condition:
-    """What the blocks and the head need beside the tokens, for one step and branch."""
+    """Inputs of the blocks and the head beside the tokens, for one step and branch."""
 
     time: Tensor
     """[1, 1, D], or [1, n, D] where every token has a timestep of its own"""

@@ -63,7 +63,7 @@ def transformer(folder: Folder, index: Config) -> WanTransformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """What a Wan checkpoint does with pictures, and its defaults.
+    """Further facts: how a Wan checkpoint uses pictures, and its defaults.
 
     With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with a picture or without. Otherwise the transformer
     may read an embedding of the picture: of the first and the last where it has positions for both, else of one.

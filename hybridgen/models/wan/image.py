@@ -38,7 +38,7 @@ class ImageAttention(WanTextAttention):
 
 
 class WanPictures(Wan):
-    """What all of them have in common: which frames the autoencoder encodes."""
+    """Base of the models that start from pictures: the frames that the autoencoder encodes."""
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
         """The first picture, grey (zeros) where nothing is known, and the last picture where it is given."""
@@ -106,7 +106,7 @@ class WanTokenTime(WanPictures):
         self._given: Tensor | None = None
         """The condition in the form of x."""
         self._clean = torch.empty(0)
-        """Where it stands: true in the first frame. As x, with one channel."""
+        """A mask of the given frame, in the form of x with one channel: true in the first frame."""
 
     def set_inputs(self, inputs: Inputs) -> None:
         super().set_inputs(inputs)
@@ -126,7 +126,8 @@ class WanTokenTime(WanPictures):
         return super().embed(x, step, now)
 
     def time(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
-        """On a rank with the whole sequence token by token, as the stock pipeline does it; else by what differs."""
+        """Times of all tokens. On a rank with the whole sequence each is embedded, as the stock pipeline does it; otherwise
+        the two that differ are embedded once."""
         if self.state.whole:
             _, p_h, p_w = self.state.patch
             tokens = self._clean[0, 0, :, ::p_h, ::p_w].flatten()
@@ -140,7 +141,7 @@ class WanTokenTime(WanPictures):
         return time.unsqueeze(0), modulation.unsqueeze(0)
 
     def final_latents(self, latents_BCTHW: Tensor) -> Tensor:
-        """What the scheduler made of the given frame is no use."""
+        """Put the given frame back in the place of what the scheduler made of it."""
         condition = self.inputs.condition
         return latents_BCTHW if condition is None else torch.cat([condition, latents_BCTHW[:, :, 1:]], 2)
 
