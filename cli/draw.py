@@ -151,7 +151,8 @@ def _axis_row(plan: Plan, name: str, messages: list[Message]) -> list[str]:
     example = plan.layout.overlay(name) if axis.place is None else plan.layout.group(0, [name])
     shown = " ".join(map(str, example)) if len(example) <= 6 else f"{example[0]} {example[1]} .. {example[-1]}"
     total = sum(message.total for message in own)
-    step = "at the end" if axis.place is None else size(total / plan.clip.steps)
+    outside = own and not any(message.phase == "denoise" for message in own)
+    step = "at the end" if outside else size(total / plan.clip.steps)
     return [name, shown, axis.exchanges, str(plan.degrees.size(name)), step, size(total)]
 
 

@@ -36,11 +36,11 @@ class BlockSeconds:
 
 def attention_shape(plan: Plan) -> tuple[int, int, int, int]:
     """(queries, keys, heads, K/V heads) of one rank's self-attention, over all blocks of keys that it sees."""
-    rows, cols = plan.degrees.attn2d
+    _, cols = plan.degrees.attn2d
     heads, key_heads = plan.attention_heads
     facts = plan.facts.transformer
     queries = plan.attention_tokens * cols
-    keys = min(plan.attention_tokens * rows * plan.degrees.ring, plan.tokens.tokens)
+    keys = min(plan.attention_tokens * (plan.degrees.cp // cols), plan.tokens.tokens)
     if facts.text_stream:
         keys += plan.facts.text_tokens
     if facts.text_stream == "joint":
