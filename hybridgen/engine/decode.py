@@ -93,7 +93,7 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
     with rank.stage("write"):
         writer.close()
         if job.preview:
-            contact_sheet(np.concatenate(kept), job.preview)
+            contact_sheet(np.concatenate(kept), job.preview, owner=job.owner)
     count = job.plan.clip.frames
     rank.progress.stage("decode", f"{count} frame{'s' * (count > 1)}", rank.seconds["decode"])
     rank.progress.stage("write", job.output.name, rank.seconds["write"])

@@ -53,6 +53,12 @@ class Job:
         """The final latents until the video is complete, where they are not kept."""
         return part_of(self.output.with_suffix(".latents.safetensors"), self.owner)
 
+    @property
+    def parts(self) -> list[Path]:
+        """Every file of the run before it is complete; what is there after the run is left over."""
+        files = (self.output, self.latents or self.scratch, self.preview)
+        return [part_of(path, self.owner) for path in files if path is not None]
+
     def without_images(self) -> Job:
         """The job of ranks other than the first, which alone encodes what is given."""
         return replace(self, inputs=replace(self.inputs, images=()))

@@ -43,7 +43,7 @@ def launch(job: Job, start_method: str | None = None) -> Report:
     kept: list[str] = []
 
     def clean_up(folder: Path) -> None:
-        remove_parts(job.part)
+        remove_parts(job.parts)
         kept.extend(_keep_latents(job, folder))
 
     try:
@@ -110,7 +110,7 @@ def _join(job: Job, joined: environment.JoinedRank) -> Report:
             raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
         finally:
             if rank == 0:
-                remove_parts(job.part)
+                remove_parts(job.parts)
 
 
 def _first_to_report(store: Any) -> bool:

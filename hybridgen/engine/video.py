@@ -7,7 +7,7 @@ import queue
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridgen.distributed.files import take_name
+from hybridgen.distributed.files import take_name, written_whole
 
 Frames = NDArray[np.uint8]
 """[t, H, W, 3]"""
@@ -105,11 +105,12 @@ def tags_of(part: Path) -> Path:
     return part.with_suffix(".tags")
 
 
-def remove_parts(part: Path) -> None:
-    """Remove what an interrupted VideoWriter left."""
-    for leftover in (part, tags_of(part)):
-        with suppress(OSError):
-            leftover.unlink()
+def remove_parts(parts: Iterable[Path]) -> None:
+    """Remove what an interrupted run left of its files."""
+    for part in parts:
+        for leftover in (part, tags_of(part)):
+            with suppress(OSError):
+                leftover.unlink()
 
 
 def ffmetadata(tags: dict[str, str]) -> str:
@@ -168,8 +169,11 @@ def last_frames(path: Path, count: int) -> list[Frames]:
     return list(deque(frames_of(path), maxlen=count))
 
 
-def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2) -> None:
-    """Frames spread evenly over the clip, first and last included, side by side in one PNG."""
+def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2, owner: object = None) -> None:
+    """Frames spread evenly over the clip, first and last included, side by side in one PNG.
+
+    `owner` names the unfinished file.
+    """
     from PIL import Image
 
     count = min(len(frames), columns * rows)
@@ -181,4 +185,5 @@ def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2) -
     for i, pick in enumerate(picks):
         y, x = (i // columns) * (height + gap), (i % columns) * (width + gap)
         sheet[y : y + height, x : x + width] = pick
-    Image.fromarray(sheet).save(path)
+    with written_whole(path, owner) as part:
+        Image.fromarray(sheet).save(part, "png")

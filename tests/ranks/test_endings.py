@@ -173,6 +173,20 @@ def test_a_failure_in_any_stage_names_it_and_keeps_what_was_done(
     assert ("kept: clip.latents.safetensors" in err) == bool(kept)
 
 
+def test_a_rank_that_is_killed_while_it_writes_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def die(_: object, path: Path, *__: object) -> None:
+        path.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("PIL.Image.Image.save", die)
+    monkeypatch.chdir(tmp_path)
+    assert call("run --model demo -p x --steps 1 --out clip.mp4 --preview sheet.png".split()) == 1
+    assert "killed by SIGKILL" in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clip.latents.safetensors", "clip.mp4"]
+
+
 def test_a_lost_rank_of_a_joined_job_is_reported_once(tmp_path: Path) -> None:
     """Two torchrun ranks, of which one raises while the other waits for it."""
     program = (

@@ -10,10 +10,14 @@ import pytest
 import torch
 
 from hybridgen.distributed.progress import Progress
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.video import read_frames, read_tags
+from hybridgen.engine.worker import work
 from hybridgen.models.catalogue import DEMO_FOLDER
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
+from tests.support.ranks import run_ranks
 from tests.support.runs import PROMPT, assert_declared, error, files, hybridgen, latents, pixels, stock
 
 
@@ -147,3 +151,12 @@ def test_files_of_others_survive_an_overwrite(tmp_path: Path) -> None:
     hybridgen(tmp_path, "--model", "demo", "--steps", "2", "--out", "c.mp4", "--overwrite")
     assert (tmp_path / "c.latents.safetensors").read_bytes() == b"mine" != (tmp_path / "c.mp4").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.latents.safetensors", "c.mp4"]
+
+
+def test_every_rank_gets_the_report_of_the_first(tmp_path: Path) -> None:
+    """As in a job of torchrun, whose ranks all call generate()."""
+    request = {"model": "demo", "prompt": PROMPT, "seed": 1, "steps": 1, "cfg": 2, "device": "cpu"}
+    recipe = compose(None, [], request)
+    job = make_job(recipe, resolve(recipe), Outputs(tmp_path / "clip.mp4"), quiet=True)
+    first, other = run_ranks(2, lambda context: work(context, job), group=False)
+    assert first == other and len(first.peak_memory_bytes) == 2 and first.latents_sha256 and first.output.exists()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hybridgen.distributed.files import written_whole
 from hybridgen.planner.hardware.lookup import find
 
 ERROR = 0.15
@@ -37,7 +38,8 @@ def write(path: Path, base: str, title: str, found: Mapping[str, tuple[float, st
         place[last] = {"value": float(f"{value:.4g}"), "origin": origin}
     for name in ("error", "anchored"):
         content[name] = {"value": ERROR, "origin": "assumed: measured constants"}
-    path.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
+    with written_whole(path) as part:
+        part.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
     find(str(path))
 
 
