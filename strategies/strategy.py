@@ -41,21 +41,21 @@ class Strategy:
     """One way to spread the work over ranks."""
 
     name: str
-    """As reports name it; what it sends is counted under this name."""
+    """The name in reports. What the strategy sends is counted under it."""
     degrees: tuple[Degree, ...] = ()
     apply: Callable[[Denoiser, Mesh, Plan], None] = changes_nothing
-    """Changes a loaded model, where one of the degrees is above 1. Imports torch, when it is called."""
+    """Changes a loaded model. Called where a degree is above 1; imports torch then."""
     rules: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The reason of every rule that it raises, by rule id."""
+    """The reason of every rule of the strategy, by rule id."""
     violations: Callable[[Plan], Iterable[RequestError]] = no_violations
     """The rules that a plan breaks, first things first."""
     traffic: Callable[[Plan, int], Iterable[Message]] = no_traffic
     """Every message that a rank sends in one request, to the byte."""
     memory: Callable[[Plan, int], Iterable[Term]] = no_memory
-    """What it needs on a rank beside the model itself."""
+    """Memory that a rank needs beside the model itself."""
     choices: Callable[[Degree, Plan, int], Iterable[Value]] | None = None
-    """Values of a degree that may divide what is left of the ranks, in the order in which they are tried; the plan
-    has the degrees that were chosen before. None: all divisors."""
+    """(degree, plan, ranks) -> values of a degree that the planner tries, in this order. They divide the number of
+    ranks, which is what other degrees leave; the plan has the degrees that were chosen before. None: all divisors."""
     options: tuple[Setting, ...] = ()
     """Whole numbers above 0 that can be set beside its degrees; each is a field of Plan."""
     shorthands: tuple[Shorthand, ...] = ()

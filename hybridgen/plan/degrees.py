@@ -1,4 +1,4 @@
-"""What an axis, a degree and a set of degrees are, and their arithmetic. No torch, no process group.
+"""Axes, degrees and sets of degrees: what they are, and their arithmetic. No torch, no process group.
 
 Which axes and degrees there are is declared by the strategies' folders; hybridgen/strategies/registry.py makes the
 concrete class `Degrees` of their table.
@@ -28,19 +28,20 @@ class Axis:
 
     name: str
     divides: Literal["branches", "blocks", "weights", "keys", "heads", "picture", "nothing"]
-    """What each of its ranks has a part of. With "keys" and "heads" each rank holds its own tokens: it exchanges K/V
-    with the others, or trades heads for tokens with them."""
+    """What each rank has a part of. With "keys" and "heads" this is the token sequence: the ranks exchange K/V, or trade
+    heads for tokens."""
     exchanges: str
     """What its ranks send each other, in a few words."""
     place: float | None
-    """Place in the default order of the mesh, the smallest slowest; None: laid over the mesh, it multiplies nothing."""
+    """Place in the default order of the mesh, where the slowest axis has the smallest. None for an axis that is laid over
+    the mesh: it does not multiply the number of ranks."""
     why: str
-    """Why it stands there."""
+    """Why the axis stands at this place."""
     drawn: Literal["apart", "beside", "down", "across", "inside"] = "apart"
-    """How the mesh is drawn: its ranks in blocks apart from or beside each other, in a block's rows or columns, or
-    inside a cell."""
+    """Where the drawing of the mesh has its ranks: in separate blocks, in blocks beside each other, in the rows or the
+    columns of a block, or inside a cell."""
     members: tuple[str, ...] = ()
-    """Names of its coordinates, where they have some."""
+    """Names of the coordinates, for an axis whose coordinates have names."""
 
     @property
     def shares_sequence(self) -> bool:
@@ -50,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Setting:
-    """What can be set of a strategy, once: it is a flag, a key of a recipe and, but for shorthands, a field of Plan."""
+    """Something of a strategy that can be set: a flag and a key of a recipe. An option is a field of Plan as well."""
 
     name: str
     help: str
@@ -68,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Shorthand(Setting):
-    """A flag RxC that sets two degrees at once, and is nothing else."""
+    """A flag RxC that sets two degrees at once."""
 
     sets: tuple[str, str] = ("", "")
 
@@ -87,11 +88,11 @@ class Degree(Setting):
 
     axes: tuple[Axis, ...] = ()
     exact: Callable[[Plan], bool] | None = None
-    """Whether a plan that uses it differs from one rank's result by rounding only; None: always."""
+    """Whether the result of a plan differs from one rank's by rounding only. None: it always does."""
     engines: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What other engines call it, by target of `recipes export`; one that is not named does not have it."""
+    """Names of this degree in other engines, by target of `recipes export`. Other targets do not have it."""
     reads: Callable[[str], Value] | None = None
-    """How its value is read from a flag that holds more than the value."""
+    """Reads the degree from a flag that says more than the degree."""
 
     @property
     def type(self) -> Any:
@@ -161,6 +162,7 @@ class Degrees:
         axes = [axis for degree in cls.table for axis in degree.axes]
         cls.axes = {axis.name: axis for axis in sorted(axes, key=lambda axis: _last_if_none(axis.place))}
         assert len(cls.axes) == len(axes), "two axes have one name"
+        assert not any(hasattr(Degrees, degree.name) for degree in cls.table), "a degree is named like a method"
         placed = [axis for axis in cls.axes.values() if axis.place is not None]
         cls.default_order = tuple(axis.name for axis in placed)
         cls.sequence_axes = tuple(axis.name for kind in ("keys", "heads") for axis in placed if axis.divides == kind)

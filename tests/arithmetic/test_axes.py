@@ -17,7 +17,7 @@ from hybridgen.planner.choose.ask import Ask
 from hybridgen.planner.choose.report import with_parallel
 from hybridgen.planner.choose.search import search
 from hybridgen.planner.hardware.lookup import find
-from hybridgen.recipe.fields import Parallel, Recipe
+from hybridgen.recipe.fields import Parallel, Recipe, options
 from hybridgen.recipe.resolve import degrees_of
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
@@ -111,6 +111,8 @@ def test_engines_name_it_or_refuse_it(degree: Degree, target: str, export: objec
 def test_names_are_given_once() -> None:
     names = [setting.name for setting in registry.SETTINGS]
     assert len(set(names)) == len(names) and len({setting.listed for setting in registry.SETTINGS}) == len(names)
+    flags = [name for _, name, _ in options()]
+    assert len(set(flags)) == len(flags)  # of all sections of a recipe
     places = [axis.place for axis in Degrees.axes.values() if axis.place is not None]
     assert len(set(places)) == len(places)
 
