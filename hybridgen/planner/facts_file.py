@@ -115,12 +115,12 @@ def _kind(key: str, usual: Any) -> Any:
     if key in WORDS:
         return Literal[WORDS[key]]
     if isinstance(usual, tuple):
-        return tuple[tuple(Annotated[int, Numbers(1, MOST, True, one)] for one in usual)]  # type: ignore[misc]
+        return tuple[tuple(Annotated[int, Numbers(1, MOST, True)] for _ in usual)]  # type: ignore[misc]
     if isinstance(usual, bool | str):
         return type(usual)
     least = 0 if usual == 0 or isinstance(usual, float) or key in MAY_BE_ZERO else 1
     most = MOST_PARAMS if key.endswith("params") else MOST
-    return Annotated[type(usual), Numbers(least, most, isinstance(usual, int), usual)]
+    return Annotated[type(usual), Numbers(least, most, isinstance(usual, int))]
 
 
 def _size(file: Source, text: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from hybridgen.models.registry import MODELS
 from hybridgen.recipe import source, typed
 from hybridgen.recipe.flags import flag, name_of
 from hybridgen.recipe.source import Source
-from hybridgen.recipe.typed import LARGEST, Commas, Declared, Keys, dotted, hints, shown
+from hybridgen.recipe.typed import LARGEST, Before, Declared, Keys, dotted, hints, shown
 from hybridgen.strategies.registry import SETTINGS
 
 SCHEMA = 1
@@ -62,11 +62,16 @@ class Request(Declared):
     fps: Optional[int] = flag("Frames per second of the file; the model's own by default.", metavar="N")
 
 
+def _names(value: Any) -> Any:
+    """The names in a text that separates them by commas; another value as it is."""
+    return value.split(",") if isinstance(value, str) else value
+
+
 def _parallel() -> list[tuple[str, Any, Any]]:
     """Name, type and field of everything that strategies let one set, and of the order, as the flags are listed."""
     found = [(item.listed, item.name, item.type, flag(item.help, metavar=item.metavar)) for item in SETTINGS]
     order = flag("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
-    found.append((90, "order", Annotated[list[str], Commas()], order))
+    found.append((90, "order", Annotated[list[str], Before(_names, ("array", "string"))], order))
     return [(name, Optional[kind], item) for _, name, kind, item in sorted(found, key=lambda one: one[0])]
 
 
@@ -235,10 +240,9 @@ def _setting(text: str) -> dict[str, Any]:
     _, misfits = typed.convert(Recipe, nested)
     for one in misfits:
         key = "" if one.keys == tuple(keys) else f"{dotted(one.keys)} "
-        if one.of == "key":
-            near = [dotted((*one.keys[:-1], name)) for name in one.nearest]
-            raise RequestError("recipe-key", "set", text, f"{key}{one.problem}", near, [])
-        raise RequestError("recipe-value", "set", text, f"{key}{one.problem}", one.nearest, [])
+        near = [dotted((*one.keys[:-1], name)) for name in one.nearest] if one.is_key else one.nearest
+        rule = "recipe-key" if one.is_key else "recipe-value"
+        raise RequestError(rule, "set", text, f"{key}{one.problem}", near, [])
     assert isinstance(nested, dict)
     return nested
 

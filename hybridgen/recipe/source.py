@@ -49,21 +49,19 @@ class Source:
         """An error at a key; rule: that of wrong values unless another is named."""
         return RequestError(rule or self.kind.value, dotted(keys), value, problem, nearest, [], self.place(keys))
 
-    def misfit(self, found: Misfit) -> RequestError:
-        """The error of a value that does not fit its declaration."""
-        rule = self.kind.key if found.of == "key" else self.kind.value
-        return self.fault(found.keys, found.problem, found.value, found.nearest, rule)
-
     def read_as(self, declared: type[T]) -> tuple[T | None, list[RequestError]]:
         """The content as an instance of a dataclass, None where it does not fit, and every fault of its form.
 
         Faults are in the order of the file, keys that are missing come last.
         """
         value, misfits = typed.convert(declared, self.content)
-        faults = [self.fault(keys, "is given twice", rule=self.kind.key) for keys in self.repeated]
-        faults += [self.misfit(one) for one in misfits if one.of != "nothing"]
-        faults.sort(key=lambda one: one.place or ())
-        return value, faults + [self.misfit(one) for one in misfits if one.of == "nothing"]
+        misfits += [Misfit(keys, None, "is given twice", is_key=True) for keys in self.repeated]
+        misfits.sort(key=lambda one: (one.keys not in self.places, self.place(one.keys)))
+        kind = self.kind
+        return value, [
+            self.fault(one.keys, one.problem, one.value, one.nearest, kind.key if one.is_key else kind.value)
+            for one in misfits
+        ]
 
     def as_(self, declared: type[T]) -> T:
         """The content as an instance of a dataclass. Raises RequestError for the first fault."""

@@ -6,12 +6,12 @@ pydantic is imported when a file or a setting is read, and not for flags, which 
 from __future__ import annotations
 
 import json
-import math
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from math import isfinite
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hybridgen.errors import did_you_mean
 
@@ -27,14 +27,13 @@ class Declared:
 
 
 class Misfit(NamedTuple):
-    """A value that does not fit its declaration."""
+    """A value that does not fit its declaration, or a key that is not known."""
 
     keys: Keys
     value: str | None
     problem: str
-    nearest: tuple[str, ...]
-    of: Literal["key", "value", "nothing"] = "value"
-    """What is at fault: a key that is not known, a value, or that a key is missing."""
+    nearest: tuple[str, ...] = ()
+    is_key: bool = False
 
 
 def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
@@ -53,7 +52,7 @@ def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
         return _adapter(kind).validate_json(text, strict=True), []
     except ValidationError as error:
         found = [_misfit(kind, content, one) for one in error.errors(include_url=False)]
-        return None, list({one.keys: one for one in reversed(found)}.values())[::-1]
+        return None, list({one.keys: one for one in reversed(found)}.values())[::-1]  # of a union, its first type
 
 
 def trusted(kind: Any, content: Any) -> Any:
@@ -100,26 +99,12 @@ def plain(hint: Any) -> Any:
     return hint
 
 
-def marks(hint: Any) -> Iterator[Any]:
-    """What a type is annotated with, in Optional or not."""
-    if get_origin(hint) is Annotated:
-        yield from get_args(hint)[1:]
-    for one in get_args(hint):
-        if get_origin(one) is Annotated or get_origin(hint) is Annotated:
-            yield from marks(one)
-
-
-def _hint_at(kind: Any, keys: Keys) -> Any:
-    """The type to which keys lead, or the last on the way to it."""
+def _declared_at(kind: Any, keys: Keys) -> Any:
+    """The dataclass to which keys lead from another one."""
     for key in keys:
         inner = plain(kind)
-        if is_dataclass(inner) and key in hints(inner):
-            kind = hints(inner)[str(key)]
-        elif get_origin(inner) is tuple and isinstance(key, int) and key < len(get_args(inner)):
-            kind = get_args(inner)[key]
-        elif get_origin(inner) in (list, dict):
-            kind = get_args(inner)[-1]
-    return kind
+        kind = hints(inner)[str(key)] if is_dataclass(inner) else get_args(inner)[-1]
+    return plain(kind)
 
 
 def _held(content: Any, keys: Keys) -> Keys:
@@ -132,50 +117,41 @@ def _held(content: Any, keys: Keys) -> Keys:
     return keys
 
 
+WORDS = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text; what looks like a number needs quotes",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "too_long": "must be a list of {max_length} values",
+    "dict_type": "must hold names and text",
+    "dataclass_type": "must hold keys of its own",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be {ge:.12g} or more",
+    "less_than_equal": "must be {le:.12g} or less",
+}
+"""What is wrong, by pydantic's type of the error."""
+
+
 def _misfit(kind: Any, content: Any, error: Any) -> Misfit:
     """pydantic's description of one fault, in our words."""
-    keys: Keys = error["loc"]
+    keys, value, limits = error["loc"], error["input"], error.get("ctx", {})
     if error["type"] == "unexpected_keyword_argument":
-        name, known = str(keys[-1]), list(hints(plain(_hint_at(kind, keys[:-1]))))
-        near = tuple(did_you_mean(name, known))
-        problem = "is not known" if near else f"is not known; keys here: {', '.join(known)}"
-        return Misfit(keys, None, problem, near, "key")
-    if error["type"] == "missing" and isinstance(keys[-1], int):  # a list that is too short
-        keys = keys[:-1]
-    elif error["type"] == "missing":
-        return Misfit(keys, None, "is missing", (), "nothing")
-    return Misfit(_held(content, keys), shown(error["input"]), *_must(_hint_at(kind, keys), error["input"]))
+        known = list(hints(_declared_at(kind, keys[:-1])))
+        near = tuple(did_you_mean(str(keys[-1]), known))
+        return Misfit(keys, None, "is not known" + ("" if near else f"; keys here: {', '.join(known)}"), near, True)
+    if error["type"] == "missing":
+        return Misfit(keys, None, "is missing")
+    near = tuple(f"{limits[name]:.12g}" for name in ("ge", "le") if name in limits)
+    if error["type"] == "int_type" and isinstance(value, float) and isfinite(value):
+        near = (f"{value:.0f}",)
+    problem = WORDS.get(error["type"], error["msg"]).format(**limits)
+    return Misfit(_held(content, keys), shown(value), problem, near)
 
 
 LARGEST = 2**64
 """Above any number that is used, seeds included. YAML's larger ones are read as text."""
-WORDS = {
-    int: "must be a whole number",
-    float: "must be a number",
-    str: "must be text; what looks like a number needs quotes",
-    bool: "must be true or false",
-    list: "must be a list",
-    dict: "must hold names and text",
-}
-
-
-def _must(hint: Any, value: Any) -> tuple[str, tuple[str, ...]]:
-    """What a value of this type must be, and what is nearest."""
-    inner = plain(hint)
-    for mark in marks(hint):
-        if isinstance(mark, Numbers):
-            return f"must be {mark.limits(value)}", mark.nearest(value)
-    if get_origin(inner) is Literal:
-        words = [str(word) for word in get_args(inner)]
-        return "is not known", tuple(did_you_mean(str(value), words) or (word or '""' for word in words))
-    if is_dataclass(inner):
-        return "must hold keys of its own", ()
-    if get_origin(inner) is tuple:
-        usual = [mark.usual for part in get_args(inner) for mark in marks(part)]
-        return f"must be a list, as in {usual}", ()
-    if inner in (int, float) and isinstance(value, str) and len(value) > 19 and value.lstrip("+-").isdecimal():
-        return "is too large", (str(LARGEST),)
-    return WORDS.get(get_origin(inner) or inner, "must be a whole number or text"), ()
 
 
 @dataclass(frozen=True)
@@ -185,8 +161,6 @@ class Numbers:
     low: float
     high: float = 1e30  # above any figure in SI units; sums and products of a few such stay finite
     whole: bool = False
-    usual: float | None = None
-    """A usual one, for messages."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -194,32 +168,6 @@ class Numbers:
         limits: dict[str, Any] = {"ge": self.low, "le": self.high, "strict": True}
         number = core_schema.int_schema(**limits) if self.whole else core_schema.float_schema(**limits)
         return core_schema.no_info_before_validator_function(as_number, number)
-
-    def holds(self, number: float) -> bool:
-        return self.low <= number <= self.high and not (self.whole and number != int(number))
-
-    def nearest(self, value: Any) -> tuple[str, ...]:
-        number = as_number(value)
-        if not _is_number(number):
-            return () if self.usual is None else (f"{self.usual:.12g}",)
-        inside = min(max(number, self.low), self.high)
-        return (f"{round(inside) if self.whole else inside:.12g}",)
-
-    def limits(self, value: Any) -> str:
-        """What a number must be, in words, with the limit that this value breaks."""
-        kind, number = "a whole number" if self.whole else "a number", as_number(value)
-        usual = "" if self.usual is None else f" (usual: {self.usual:.12g})"
-        if usual and f"{self.usual:.12g}" in self.nearest(value):
-            usual = ""
-        if _is_number(number) and number > self.high > 1:
-            return f"at most {self.high:g}{usual}"
-        if self.high <= 1:
-            return f"{kind} from {self.low:g} to {self.high:g}{usual}"
-        return f"{kind} above 0{usual}" if self.whole and self.low == 1 else f"{kind}, {self.low:g} or more{usual}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def as_number(value: Any) -> Any:
@@ -232,32 +180,21 @@ def as_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
-class Short:
-    """Mark of a dataclass that may be written as the value of its one necessary field."""
+@dataclass(frozen=True)
+class Before:
+    """Mark of a type whose values may be written in a shorter way, from which `whole` makes the usual one."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_before_validator_function(
-            lambda value: value if isinstance(value, dict) else {self.name: value}, handler(source)
-        )
-
-
-class Commas:
-    """Mark of a list that may be written as one text, with commas."""
+    whole: Callable[[Any], Any]
+    types: tuple[str, ...] = ()
+    """Types of JSON that it may be written in, where those are not the usual one's."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_before_validator_function(
-            lambda value: value.split(",") if isinstance(value, str) else value, handler(source)
-        )
+        return core_schema.no_info_before_validator_function(self.whole, handler(source))
 
     def __get_pydantic_json_schema__(self, source: Any, handler: Any) -> Any:
-        return {**handler(source), "type": ["array", "string"]}
+        return {**handler(source), **({"type": list(self.types)} if self.types else {})}
 
 
 def dotted(keys: Keys) -> str:

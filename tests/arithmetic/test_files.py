@@ -20,6 +20,8 @@ from hybridgen.recipe.check import check
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.typed import as_number
 
+WORDED = ("; nearest: ", ": must be ", ": must hold keys of its own", ": is missing")
+"""How a message says what a value must be."""
 VALUES = ("0", "-1", "1.5", "true", "x", "[]")
 FACTS = {"layers": "4", "heads": "4", "head_dim": "32", "ffn": "512", "size": "64x64", "frames": "5"}
 KEYS = facts_file.keys()
@@ -48,9 +50,7 @@ def test_every_fact_is_legal_or_refused(key: str, tmp_path: Path, capsys: pytest
             continue
         first = capsys.readouterr().err.splitlines()[0]
         assert first.startswith(f"error[model-facts]: {file}:1:1: {key}"), first
-        assert any(
-            word in first for word in ("nearest: ", "must be text", "true or false", "as in ", "keys of its own")
-        ), first
+        assert any(word in first for word in WORDED), first
     assert planned == legal_fact(key)
 
 
@@ -91,9 +91,7 @@ def test_every_constant_is_legal_or_refused(
             planned.add(value)
             continue
         assert first.startswith(f"error[hardware-file]: {file}:1:") and f": {key}" in first, first
-        assert any(
-            word in first for word in ("nearest: ", "must be text", "true or false", "as in ", "keys of its own")
-        ), first
+        assert any(word in first for word in WORDED), first
     assert planned == legal_constant(key)
 
 
@@ -104,15 +102,15 @@ NEEDED = "layers: 40\nheads: 40\nhead_dim: 128\nffn: 13824\n"
     ("text", "says"),
     [
         ("heads: 8\nheads: 4\n", ":2:1: heads: is given twice"),
-        ("stride_space: 0\n", ":1:1: stride_space 0: must be a whole number above 0 (usual: 8); nearest: 1"),
-        ("layers: 10.5\n", ":1:1: layers 10.5: must be a whole number above 0 (usual: 40); nearest: 10"),
-        ("params: -3\n", ":1:1: params -3: must be a whole number, 0 or more; nearest: 0"),
-        ("layers: 1e12\n", "layers 1000000000000: must be at most 1e+09"),
-        ("dtype: fp8\n", ":1:1: dtype 'fp8': is not known; nearest: float32, bfloat16, float16"),
-        ("dtype: float1\n", "nearest: float16"),
+        ("stride_space: 0\n", ":1:1: stride_space 0: must be 1 or more; nearest: 1"),
+        ("layers: 10.5\n", ":1:1: layers 10.5: must be a whole number; nearest: 10"),
+        ("params: -3\n", ":1:1: params -3: must be 0 or more; nearest: 0"),
+        ("layers: 1e12\n", "layers 1000000000000: must be 1000000000 or less"),
+        ("dtype: fp8\n", ":1:1: dtype 'fp8': must be 'float32', 'bfloat16' or 'float16'"),
+        ("patch: 3\n", ":1:1: patch 3: must be a list"),
         (NEEDED + "size: foo\n", ":5:1: size 'foo': is not width x height; nearest: 1280x720"),
         (NEEDED + "size: " + 5000 * "9" + "x720\n", "is not width x height"),
-        ("patch: [1, 2, true]\n", ":1:15: patch.2 True: must be a whole number above 0"),
+        ("patch: [1, 2, true]\n", ":1:15: patch.2 True: must be a whole number"),
         (
             NEEDED + "size: 1281x720\n",
             ":5:1: size 1281x720: is not a multiple of 16x16 pixels for m; nearest: 1280x720",
@@ -151,12 +149,12 @@ def test_facts_that_cannot_be_are_named(text: str, says: str, tmp_path: Path) ->
         ("base: 5\n", ":1:1: base 5: is no known machine"),
         (
             "base: h100\nerror: 5\n",
-            ":2:1: error 5: must be a number from 0.001 to 0.999 (usual: 0.2); nearest: 0.999",
+            ":2:1: error 5: must be 0.999 or less; nearest: 0.999",
         ),
-        ("base: h100\nattention: true\n", ":2:1: attention True: must be a number, 1 or more; nearest: 3.3e+14"),
+        ("base: h100\nattention: true\n", ":2:1: attention True: must be a number"),
         (
             "base: h100\ninside: {latency: -1}\n",
-            ":2:10: inside.latency -1: must be a number, 0 or more (usual: 4e-05); nearest: 0",
+            ":2:10: inside.latency -1: must be 0 or more; nearest: 0",
         ),
         ("base: h100\nmatmul: {value: 1, origin: 5}\n", ":2:20: matmul.origin 5: must be text"),
         (
@@ -164,7 +162,7 @@ def test_facts_that_cannot_be_are_named(text: str, says: str, tmp_path: Path) ->
             ":2:1: matmul.value: is missing",
         ),
         ("base: h100\nwriting: 1" + 400 * "0" + "\n", ":2:1: writing "),
-        ("base: h100\nmemory: 1e40\n", ":2:1: memory 1e+40: must be at most 1e+30"),
+        ("base: h100\nmemory: 1e40\n", ":2:1: memory 1e+40: must be 1e+30 or less"),
     ],
 )
 def test_a_machine_that_cannot_be_is_named(text: str, says: str, tmp_path: Path) -> None:
@@ -178,7 +176,8 @@ def test_a_machine_that_cannot_be_is_named(text: str, says: str, tmp_path: Path)
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_the_machines_that_are_known_keep_the_limits(name: str) -> None:
     for key, constant in MACHINES[name].constants():
-        assert lookup.LIMITS.get(key.rpartition(".")[2], lookup.OTHERS).holds(constant.value), key
+        limits = lookup.LIMITS.get(key.rpartition(".")[2], lookup.OTHERS)
+        assert limits.low <= constant.value <= limits.high, key
 
 
 def test_numbers_are_read_as_yaml_and_people_write_them() -> None:

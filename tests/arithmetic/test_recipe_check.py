@@ -71,7 +71,7 @@ FAULTS = [
     ("1: 2\n", "1:1: recipe-key: 1: is not known; keys here: schema, license"),
     (
         "model: demo\nrequest: {steps: 1" + 400 * "0" + "}\n",
-        ": is too large; nearest: 1844",
+        "recipe-value: request.steps '1000",
     ),
     ("model: demo\nrequest: {guidance: 1" + 400 * "0" + "}\n", "recipe-value: request.guidance '1000"),
 ]

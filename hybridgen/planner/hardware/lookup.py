@@ -11,7 +11,7 @@ from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import ALIASES, MACHINES
 from hybridgen.recipe import source
-from hybridgen.recipe.typed import Declared, Numbers, Short, shown
+from hybridgen.recipe.typed import Before, Declared, Numbers, hints, shown
 
 FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "hardware-file")
 SHARE = Numbers(0.001, 0.999)
@@ -53,32 +53,33 @@ def read(path: Path) -> Hardware:
     base = _known(name) if isinstance(name, str) else None
     if base is None:
         raise file.fault(("base",), "is no known machine", shown(name), _close(str(name)))
-    given = file.as_(_declared(base))
+    given = file.as_(_declared(Hardware))
     machine: Hardware = _changed(base, given, f"given in {path.name}")
     return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
 
 
 @cache
-def _declared(base: Hardware | Link) -> Any:
-    """A dataclass of what a file may hold: the fields of a machine or link, within limits, each of which may be absent."""
-    kinds = {item.name: _kind(item.name, getattr(base, item.name)) for item in fields(base)}
-    if isinstance(base, Hardware):
+def _declared(kind: Any) -> Any:
+    """A dataclass of what a file may hold of a Hardware or Link: the same fields, within limits, any of them absent."""
+    kinds = {name: _kind(name, hint) for name, hint in hints(kind).items()}
+    if kind is Hardware:
         kinds["base"] = str
-    parts = [(name, Optional[kind], field(default=None)) for name, kind in kinds.items()]
-    return make_dataclass(type(base).__name__, parts, bases=(Declared,))
+    parts = [(name, Optional[inner], field(default=None)) for name, inner in kinds.items()]
+    return make_dataclass(kind.__name__, parts, bases=(Declared,))
 
 
-def _kind(name: str, usual: Any) -> Any:
-    """The type of a key whose usual value this is."""
-    if isinstance(usual, Link):
-        return _declared(usual)
-    if isinstance(usual, Constant):
-        number = Annotated[float, replace(LIMITS.get(name, OTHERS), usual=usual.value)]
+def _kind(name: str, kind: Any) -> Any:
+    """How a file gives a field of this type."""
+    if kind is Constant:
+        number = Annotated[float, LIMITS.get(name, OTHERS)]
         parts: list[Any] = [("value", number), ("origin", Optional[str], field(default=None))]
-        return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Short("value")]
-    if isinstance(usual, bool | str):
-        return type(usual)
-    return Annotated[int, replace(COUNT, usual=usual)]
+        return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Before(_given)]
+    return _declared(Link) if kind is Link else Annotated[int, COUNT] if kind is int else kind
+
+
+def _given(value: Any) -> Any:
+    """A constant as {value: X} where it is written as a number alone."""
+    return value if isinstance(value, dict) else {"value": value}
 
 
 def _changed(base: Any, given: Any, origin: str) -> Any:
