@@ -116,7 +116,7 @@ def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
 
 def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
     block = compute.block_seconds(plan, hardware)
-    layers = max(len(plan.blocks(plan.layout.rank({"pipefusion": s}))) for s in range(plan.degrees.pipefusion))
+    layers = max(plan.stage_sizes)
     count = plan.passes * layers
     items = [
         Item("attention", count * block.attention, "compute"),
