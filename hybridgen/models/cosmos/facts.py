@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
@@ -42,7 +40,6 @@ NOT_RUN = {
 """Pipelines of the family that are refused, with the reason."""
 
 
-@dataclass(frozen=True)
 class CosmosTransformer(TransformerFacts):
     """CosmosTransformer3DModel: two layers that modulate each norm by the time (AdaLN-LoRA)."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybridgen.models.files import Config, Folder
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
@@ -21,7 +19,6 @@ A video's text is a chat of so many tokens with a short prompt; it differs from 
 """
 
 
-@dataclass(frozen=True)
 class Cosmos3Transformer(TransformerFacts):
     """Cosmos3OmniTransformer: text and video have weights of their own in every block, and nothing modulates a norm."""
 

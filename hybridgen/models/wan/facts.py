@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybridgen.models.files import Config, Folder
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 
-@dataclass(frozen=True)
 class WanTransformer(TransformerFacts):
     """WanTransformer3DModel: a table of modulations, cross-attention to the text, and to a picture where it is read."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from hybridgen.plan.facts import TransformerFacts
@@ -19,8 +18,7 @@ MERGE_PASSES = 6
 """Times that merging one more partial output reads or writes it, in fp32."""
 
 
-@dataclass(frozen=True)
-class BlockSeconds:
+class BlockSeconds(NamedTuple):
     """One block in one pass of all of a rank's tokens."""
 
     attention: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
@@ -23,8 +24,7 @@ from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """What some of the denoise time is spent on, over the whole clip."""
 
     name: str
@@ -183,7 +183,7 @@ def _joined(items: Iterable[Item]) -> list[Item]:
         if key in found:
             old = found[key]
             bound = item.bound if item.seconds > old.seconds else old.bound
-            item = replace(old, seconds=old.seconds + item.seconds, size=old.size + item.size, bound=bound)
+            item = old._replace(seconds=old.seconds + item.seconds, size=old.size + item.size, bound=bound)
         found[key] = item
     return list(found.values())
 
