@@ -32,13 +32,13 @@ class Mesh:
         handle = self.device_mesh.get_group(axis) if self.device_mesh and len(ranks) > 1 else None
         return Group(strategy, tuple(ranks), ranks.index(self.rank), self.traffic, handle)
 
-    def way_back(self, strategy: str) -> Group:
-        """The ranks of this one's pipeline once more, with a communicator of its own.
+    def way_back(self, axis: str, strategy: str) -> Group:
+        """The ranks of an axis that divides the blocks once more, with a communicator of its own.
 
         NCCL orders what two ranks send each other within a communicator, so hidden states that go forward and
         latents that come back would wait for each other in one.
         """
-        forward = self.group("pipefusion", strategy)
+        forward = self.group(axis, strategy)
         return replace(forward, handle=self.overlays.get(f"way back {forward.ranks[0]}"))
 
     def _overlay(self, name: str, ranks: list[int], strategy: str) -> Group | None:
@@ -76,7 +76,8 @@ def build_mesh(layout: Layout, rank: int, device_type: str) -> Mesh:
     for name, members in (("sequence", layout.sequence_group(0)), *((name, layout.overlay(name)) for name in overlaid)):
         # new_group is collective over the world: every rank calls it, members or not.
         mesh.overlays[name] = dist.new_group(members) if len(members) > 1 else None
-    if layout.degrees.pipefusion > 1:
-        for members in layout.groups("pipefusion"):
-            mesh.overlays[f"way back {members[0]}"] = dist.new_group(members)
+    for axis in layout.degrees.axes.values():
+        if axis.divides == "blocks" and layout.degrees.size(axis.name) > 1:
+            for members in layout.groups(axis.name):
+                mesh.overlays[f"way back {members[0]}"] = dist.new_group(members)
     return mesh

@@ -1,4 +1,6 @@
-"""Attention processors of diffusers that hand Q, K and V to a rank's model. The stock ones obey an environment variable.
+"""Attention processors for diffusers that hand Q, K and V to a rank's model.
+
+The stock ones would obey an environment variable.
 
 A block of diffusers passes what it is given as rotary embedding on to its self-attention as it is; so what runs now
 (Pass) comes the same way.

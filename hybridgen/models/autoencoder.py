@@ -19,7 +19,8 @@ Side = Literal["encoder", "decoder"]
 Sees = Literal["causal", "upsample", "downsample", "frame"]
 """How a layer sees beyond a strip of the frame:
 
-- causal: a 3x3x3 convolution with stride 1, causal in time, with zeros around the frame; called with (x, earlier frames)
+- causal: a 3x3x3 convolution with stride 1, causal in time, with zeros around the frame; it is called with x and
+  earlier frames
 - upsample: nn.Sequential of an upsampling by 2 to the nearest pixel and a 3x3 convolution
 - downsample: nn.Sequential of a row and a column of zeros at the end and a 3x3 convolution with stride 2
 - frame: single-headed attention over each frame, with `norm`, `to_qkv` and `proj`, and a residual around it

@@ -56,7 +56,7 @@ class Slots:
     """The functions and values of one rank's model that strategies replace, in the order of the registry."""
 
     norm: Callable[..., list[Tensor]]
-    """Norms over all heads, for pairs (Normed). By default each is computed alone; tp sums over ranks in one message."""
+    """Norms over all heads, for pairs (Normed). By default each is computed alone; tp adds up over ranks, at once."""
     attention: Attention
     """Self-attention. By default the local kernel over all keys; ring or attention2d replace it, ulysses wraps it."""
     remember: Callable[[Tensor, Tensor, Sequence[int], Pass], KeyValue]

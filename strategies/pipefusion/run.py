@@ -56,7 +56,7 @@ class Pipeline:
         self.stage, self.last = forward.rank, forward.size - 1
         self.patches = plan.tokens.patches
         self.buffers = Buffers(self.patches)
-        self.schedulers: list[object] = []
+        self.schedulers: list[Any] = []
         """One a patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
         self.owed = 0
         """Patches of x, the last of the sequence, that the first stage has not fetched yet."""
@@ -111,7 +111,7 @@ class Pipeline:
         """One scheduler step of one patch, in place, and on its way to the first stage."""
         piece = self.model.state.piece(x, patch)
         scheduler = self.schedulers[patch]
-        piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])  # type: ignore[attr-defined]
+        piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])
         self.sent(1, self.back.send(piece.clone(), 0))
 
     def relay(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
@@ -156,7 +156,8 @@ class Pipeline:
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Keep this stage's blocks, and replace how a step is made."""
     model.keep_layers(plan.blocks(mesh.rank))
-    pipeline = Pipeline(model, plan, mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion"))
+    forward, back = mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion", "pipefusion")
+    pipeline = Pipeline(model, plan, forward, back)
     model.slots.predict, model.slots.advance, model.slots.relay = pipeline.predict, pipeline.advance, pipeline.relay
     if not plan.exact:
         model.slots.remember = pipeline.buffers.remember

@@ -20,7 +20,9 @@ from hybridgen.models import catalogue
 from hybridgen.models.files import Folder
 from hybridgen.models.registry import MODELS
 from hybridgen.models.wan.facts import WanTransformer
+from hybridgen.plan.autoencoder import VaeFacts
 from hybridgen.plan.degrees import divisors
+from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.recipe.fields import Recipe, compose, options
 from hybridgen.recipe.legal import degree_sets, legal_plans
@@ -76,6 +78,14 @@ def test_a_checkpoint_with_a_broken_file_is_refused(name: str, content: str, tmp
     with pytest.raises(RequestError, match=str(tmp_path)) as refusal:
         catalogue.find(str(tmp_path))
     assert refusal.value.rule == "unreadable-model"
+
+
+def test_facts_of_no_family_have_no_price() -> None:
+    """Nothing is silently counted as the blocks, or the autoencoder, of a family that it is not of."""
+    with pytest.raises(TypeError, match="block_params.*most_held.*outer_params"):
+        TransformerFacts(layers=4, heads=4, head_dim=64, ffn=1024, text_dim=64)  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="decoder.*encoder"):
+        VaeFacts()  # type: ignore[abstract]
 
 
 def test_token_counts_are_the_known_ones() -> None:

@@ -73,8 +73,8 @@ class Cosmos3(Denoiser):
     # The text, once
 
     def needed_for_inputs(self, key: str) -> bool:
-        """Whether a parameter belongs to the text's stream, which is read first: the weights of both streams together need
-        not fit."""
+        """Whether a parameter belongs to the text's stream, which is read first, so that the weights of both need not
+        fit together."""
         return self.text.needs(key)
 
     def set_inputs(self, inputs: Inputs) -> None:

@@ -42,7 +42,7 @@ def checkpoint(name: str) -> Path:
 
 
 def _build(name: str, folder: Path) -> None:
-    """Build in a process of its own: ranks are forked from this one, and threads that torch has started do not survive it."""
+    """Build in a process of its own: ranks are forked from this one, and threads of torch do not survive a fork."""
     command = [sys.executable, "-m", "hybridgen.models.tiny.build", name, str(folder)]
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.getenv("PYTHONPATH"))))}

@@ -126,8 +126,8 @@ class WanTokenTime(WanPictures):
         return super().embed(x, step, now)
 
     def time(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
-        """Times of all tokens. On a rank with the whole sequence each is embedded, as the stock pipeline does it; otherwise
-        the two that differ are embedded once."""
+        """Times of all tokens. On a rank with the whole sequence each is embedded, as the stock pipeline does it; on
+        others the two that differ are embedded once."""
         if self.state.whole:
             _, p_h, p_w = self.state.patch
             tokens = self._clean[0, 0, :, ::p_h, ::p_w].flatten()
