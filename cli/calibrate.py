@@ -27,7 +27,8 @@ app = typer.Typer()
 def calibrate(
     out: Annotated[Path, typer.Option("--out", help="YAML file to write.", metavar="FILE")] = Path("machine.yaml"),
     model: Annotated[
-        Optional[str], typer.Option("--model", help="Whose block is timed; demo on CPUs, wan2.2 on GPUs.")
+        Optional[str],
+        typer.Option("--model", help="Whose sizes the timed block of a Wan model has; demo on CPUs, wan2.2 on GPUs."),
     ] = None,
     gpus: Annotated[int, typer.Option("--gpus", help="Ranks that work and exchange at once.", metavar="N")] = 2,
     tokens: Annotated[
@@ -46,8 +47,8 @@ def calibrate(
         raise RequestError("tokens", "tokens", tokens, "must be 1 or more", [2048])
     may_write("out", out, (".yaml", ".yml"), overwrite)
     from hybridgen.engine.machine import device_name, device_of
-    from hybridgen.planner.choose.fill import machine_of
     from hybridgen.planner.hardware import calibration
+    from hybridgen.planner.hardware.known import machine_of
 
     chosen = device_of(device)
     on_cpu = chosen == "cpu"

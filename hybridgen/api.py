@@ -21,8 +21,7 @@ from hybridgen.errors import did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation
-from hybridgen.planner.choose.fill import is_open
-from hybridgen.planner.choose.recommend import plan_for
+from hybridgen.planner.choose.recommend import is_open, plan_for
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.fields import options as recipe_options

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.choose.fill import fill, machine_of
 from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.choose.recommend import fill
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import spread
+from hybridgen.planner.hardware.known import machine_of
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.memory import peak
 from hybridgen.recipe.fields import Recipe

@@ -91,7 +91,7 @@ def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     file.write_text("layers: 4\nhead: 8\n")
     assert "head: is not known; nearest: heads" in plan(f"--model-facts {file} --gpus 8", code=2)
     file.write_text("layers: 4\nheads: 8\n")
-    assert "does not say head_dim, ffn" in plan(f"--model-facts {file} --gpus 8", code=2)
+    assert "head_dim: is missing" in plan(f"--model-facts {file} --gpus 8", code=2)
 
 
 def test_an_example_of_such_a_model(plan: Any) -> None:

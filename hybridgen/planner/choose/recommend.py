@@ -13,8 +13,9 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.no_plan import refusal
-from hybridgen.planner.choose.ranking import tie_share
+from hybridgen.planner.choose.ranking import Candidate, tie_share
 from hybridgen.planner.choose.reasons import explained
+from hybridgen.planner.choose.report import with_parallel
 from hybridgen.planner.choose.search import search, search_best
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
@@ -22,7 +23,7 @@ from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_idle_options, with_heads
-from hybridgen.strategies.registry import Degrees
+from hybridgen.strategies.registry import OVERLAID, Degrees
 
 MAX_SURPRISE = 3
 """How many times as long or as short as predicted a measured time may be without a word."""
@@ -162,3 +163,18 @@ def with_a_quarter(found: Recommendation) -> Recommendation | None:
 def _freed(ask: Ask, gpus: int) -> Recommendation:
     """What is found for another number of GPUs, every degree open."""
     return search_best(replace(ask, gpus=gpus, fixed={}, order=None))
+
+
+def is_open(recipe: Recipe) -> bool:
+    """Whether a recipe says nothing of how many ranks there are."""
+    return all(name in OVERLAID for name in given_degrees(recipe.parallel))
+
+
+def fill(recipe: Recipe, gpus: int, hardware: Hardware, video_frames: int | None = None) -> tuple[Recipe, Candidate]:
+    """The recipe with the best plan's degrees and mesh order, those that it gives kept; and that plan.
+
+    `video_frames`: frames of the given video, as for clip_of().
+    PipeFusion, which is approximate, is never chosen unasked. Raises RequestError as recommend() does.
+    """
+    best = recommend(ask_for(recipe, gpus, hardware, video_frames=video_frames)).best
+    return replace(recipe, parallel=with_parallel(recipe.parallel, best.plan)), best

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hybridgen.errors import RequestError
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 
 GB, TERA, MICRO = 1e9, 1e12, 1e-6
@@ -262,3 +263,17 @@ ALIASES = {
     "rtx-5090": "rtx5090",
     "5090": "rtx5090",
 }
+
+
+def machine_of(device: str) -> Hardware:
+    """The machine with this device: "cpu", or what the driver calls a GPU. Raises RequestError (unknown-hardware)."""
+    words = device.lower().replace(" ", "").replace("-", "")
+    for name in sorted(MACHINES, key=len, reverse=True):
+        kind, *rest = name.split("-")
+        if kind in words and all(part in words for part in rest if part == "pcie"):
+            return MACHINES[name]
+    problem, instead = (
+        f"{device} is not a machine that the planner knows",
+        "--hardware NAME or FILE.yaml, or the degrees",
+    )
+    raise RequestError("unknown-hardware", "", None, problem, instead)
