@@ -58,14 +58,6 @@ class RequestError(ValueError):
         super().__init__(rule, flag, value, problem, nearest, tuple(tries), place)
         self.rule, self.flag, self.value, self.problem = rule, flag, value, problem
         self.nearest, self.tries, self.place = nearest, tuple(tries), place
-        self.why = ""
-
-    @classmethod
-    def told(cls, rule: str, message: str, why: str = "", tries: Iterable[Change | str] = ()) -> RequestError:
-        """An error whose message is a sentence already."""
-        error = cls(rule, "", None, message, (), tries)
-        error.why = why
-        return error
 
     @property
     def subject(self) -> str:
@@ -112,7 +104,7 @@ class RequestError(ValueError):
 
         `reasons` are the reasons of rules, by id.
         """
-        why = self.why or (reasons or {}).get(self.rule, "")
+        why = (reasons or {}).get(self.rule, "")
         return [
             f"error[{self.rule}]: {self.message}",
             *([f"  why:  {why}"] if why else []),
@@ -130,7 +122,7 @@ class RequestError(ValueError):
             "tries": self.commands(command),
             "place": self.place and self.place._asdict(),
             "message": self.message,
-            "why": self.why or (reasons or {}).get(self.rule),
+            "why": (reasons or {}).get(self.rule),
         }
 
 

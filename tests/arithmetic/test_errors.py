@@ -194,4 +194,4 @@ def test_a_change_of_flags_is_made_in_place() -> None:
     command = shlex.split("hybridgen run --cfg 2 --ulysses=6 -p 'a b'")
     assert shlex.join(changed(command, {"ulysses": "8"})) == "hybridgen run --cfg 2 --ulysses 8 -p 'a b'"
     assert changed(["run", "--ring", "2"], {"ring": None, "tp": "2"}) == ["run", "--tp", "2"]
-    assert RequestError.told("x", "y", tries=[{"cfg": "2"}]).lines()[-1] == "  try:  --cfg 2"
+    assert RequestError("x", "", None, "y", tries=[{"cfg": "2"}]).lines()[-1] == "  try:  --cfg 2"

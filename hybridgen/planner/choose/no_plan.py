@@ -142,8 +142,9 @@ def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
     """The given flags as a plan has them, or taken away, and what belongs to them; those that were kept stay."""
     named = plan.degrees.named() if plan else {}
     changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name not in found.fixed}
-    if "pipefusion" in changes and changes["pipefusion"] is None and not ask.approximate:
-        changes |= {"patches": None, "warmup": None}
+    for strategy in registry.STRATEGIES if not ask.approximate else ():
+        if all(changes.get(degree.name, "kept") is None for degree in strategy.degrees):
+            changes |= dict.fromkeys(option.name for option in strategy.options)  # which are for this strategy alone
     if ask.order and {name for name, value in changes.items() if value} - set(_given(ask).named()):
         changes["order"] = None  # which must name every axis that is given
     return {**changes, "usp": None}
