@@ -21,9 +21,9 @@ class Layer(NamedTuple):
     scale: int
     """Rows of the input per latent row."""
     remembers: bool = True
-    """Whether PAST frames of it are kept for the next pass."""
+    """Whether PAST frames of this input are kept for the next pass."""
     strided: bool = False
-    """Whether it halves height and width; then it sees a row after its strip and none before."""
+    """Whether the convolution halves height and width; then it sees a row after its strip and none before."""
 
     def frames_of(self, first: bool) -> int:
         """Frames in the pass of the first latent frame, or of a later one."""
@@ -34,18 +34,18 @@ class Half(NamedTuple):
     """The decoder or the encoder."""
 
     layers: tuple[Layer, ...]
-    """Every convolution that needs the edges of other strips, in order. Those after an upsampling count before it."""
+    """Convolutions that need the edges of other strips, in order; those after an upsampling count before it."""
     outputs: int
-    """Channels that the last of them makes."""
+    """Channels that the last convolution makes."""
     attention: int
-    """Channels of the attention over each frame in its middle, which needs the keys and values of all strips."""
+    """Channels of the middle attention over each frame, which needs the keys and values of all strips."""
     inputs: int
-    """How many inputs of the largest convolution are held at the peak."""
+    """Inputs of the largest convolution held at the peak."""
 
 
 @dataclass(frozen=True)
 class VaeFacts(ABC):
-    """A video autoencoder. Strides in pixels or frames per latent cell. Each kind of autoencoder has a subclass."""
+    """A video autoencoder, with strides in pixels or frames per latent cell. Each kind has a subclass."""
 
     latent_channels: int = 16
     stride_space: int = 8

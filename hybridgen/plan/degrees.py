@@ -31,7 +31,7 @@ class Axis:
     """What each rank has a part of. With "keys" and "heads" this is the token sequence: the ranks exchange K/V, or trade
     heads for tokens."""
     exchanges: str
-    """What its ranks send each other, in a few words."""
+    """What the ranks of the axis send each other, in a few words."""
     place: float | None
     """Place in the default order of the mesh, where the slowest axis has the smallest. None for an axis that is laid over
     the mesh: it does not multiply the number of ranks."""
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def shares_sequence(self) -> bool:
-        """Whether its ranks hold different tokens of one sequence."""
+        """Whether the ranks of the axis hold different tokens of one sequence."""
         return self.divides in ("keys", "heads")
 
 
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def type(self) -> Any:
-        """The type of its flag and of its key in a recipe."""
+        """The type of the flag and of the key in a recipe."""
         return int
 
 
@@ -78,7 +78,7 @@ class Shorthand(Setting):
         return str
 
     def parse(self, text: str) -> dict[str, int]:
-        """{"ulysses": 4, "ring": 2} from "4x2". Raises RequestError (degree-format)."""
+        """Read "4x2" as {"ulysses": 4, "ring": 2}. Raises RequestError (degree-format)."""
         return dict(zip(self.sets, parse_pair(self.name, text, " x ".join(self.sets)), strict=True))
 
 
@@ -105,11 +105,11 @@ class Degree(Setting):
 
     @property
     def is_overlaid(self) -> bool:
-        """Whether its ranks are laid over the mesh."""
+        """Whether the ranks of the degree are laid over the mesh."""
         return all(axis.place is None for axis in self.axes)
 
     def parse(self, given: int | str) -> Value:
-        """The value of a flag or key. Raises RequestError (degree, degree-format)."""
+        """Read the value of a flag or key. Raises RequestError (degree, degree-format)."""
         if self.reads is not None:
             value = self.reads(str(given))
         elif len(self.axes) == 2:
@@ -125,7 +125,7 @@ class Degree(Setting):
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     def divisions(self, ranks: int) -> list[Value]:
-        """Every value that divides a number of ranks; of pairs those of most ranks first."""
+        """Every value that divides a number of ranks; pairs of most ranks first."""
         if len(self.axes) == 1:
             return list(divisors(ranks))
         return [(rows, size // rows) for size in reversed(divisors(ranks)) for rows in divisors(size)]
@@ -138,9 +138,9 @@ class Degrees:
     """
 
     table: ClassVar[tuple[Degree, ...]] = ()
-    """Every degree there is, in the order of the fields."""
+    """All degrees, in the order of the fields."""
     axes: ClassVar[Mapping[str, Axis]] = {}
-    """Every axis by name, in the default order of the mesh, those laid over it last."""
+    """All axes by name, in the default order of the mesh, with those laid over it last."""
     default_order: ClassVar[tuple[str, ...]] = ()
     """Axes of the mesh in their default order, slowest first."""
     sequence_axes: ClassVar[tuple[str, ...]] = ()
@@ -199,7 +199,7 @@ class Degrees:
 
     @cached_property
     def world(self) -> int:
-        """Ranks of the mesh. What is laid over it, as the VAE's ranks are, multiplies nothing."""
+        """Ranks of the mesh; axes laid over it, such as the VAE's, multiply nothing."""
         return math.prod(self.sizes[name] for name in self.default_order)
 
     def used(self) -> list[Degree]:
@@ -221,15 +221,15 @@ class Degrees:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def changed(self, **values: Value) -> Self:
-        """The same with other values, as dataclasses.replace() gives it."""
+        """The degrees with other values, as dataclasses.replace() gives them."""
         return replace(self, **values)  # type: ignore[type-var]
 
     def instead_of(self, other: Degrees) -> dict[str, str]:
-        """The same where the other's flags were given: those that are 1 here are set to that."""
+        """Flags and values of these degrees for a command that gives those of `other`: what is 1 here is set to 1."""
         return {**{degree.name: degree.text(degree.one) for degree in other.used()}, **self.named()}
 
     def flags(self) -> str:
-        """The same as command-line flags: "--cfg 2 --attn2d 3x3"."""
+        """The degrees that are not 1 as command-line flags: "--cfg 2 --attn2d 3x3"."""
         return " ".join(f"--{name} {value}" for name, value in self.named().items())
 
     def __str__(self) -> str:

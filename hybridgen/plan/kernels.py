@@ -43,7 +43,7 @@ class Kernel:
         return head_dim <= (self.max_head_dim or head_dim) and head_dim % self.head_multiple == 0
 
     def head_dims(self) -> str:
-        """The head dimensions it takes, in words."""
+        """The head dimensions that the kernel takes, in words."""
         multiples = f"multiples of {self.head_multiple}"
         return f"{multiples} up to {self.max_head_dim}" if self.max_head_dim else multiples
 
@@ -172,5 +172,5 @@ def _named(name: str) -> Kernel:
 
 
 def _either(names: list[str]) -> str:
-    """["a", "b", "c"] as "a, b or c"."""
+    """A list in words: ["a", "b", "c"] as "a, b or c"."""
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -37,7 +37,7 @@ class Message:
     tensor: str
     """What travels, in a few words, for people."""
     size: int
-    """Bytes this rank sends in one of them."""
+    """Bytes that this rank sends in one message."""
     count: int
     phase: Phase = "denoise"
     overlaps: Overlap = ""
@@ -52,17 +52,18 @@ class Message:
 class Term(NamedTuple):
     """Memory of one rank, in bytes, and the phases in which it is held.
 
-    Its "setup" is over when the transformers are loaded; given video is encoded after that ("condition"). Messages
-    before denoising all count as "setup".
+    The phase "setup" ends when the transformers are loaded; conditioning frames are encoded after that ("condition").
+    All messages before denoising count as "setup".
     """
 
     name: str
     size: int
     phases: tuple[Phase, ...] = ("denoise",)
     moment: Moment = ""
-    """Of denoising, when it is not held all the time: in a block, outside its self-attention ("block"), while Q, K and
-    V are sent to the ranks that attend ("exchange"), or from then until the output is back ("attention"); outside the
-    blocks, in the scheduler's "step". Only the fullest of these counts."""
+    """The moment of denoising in which the memory is held, if not always: in a block outside its self-attention
+    ("block"), while Q, K and V are sent ("exchange"), from then until the output is back ("attention"), or in the
+    scheduler's "step". Only the fullest moment counts.
+    """
 
 
 def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
@@ -74,7 +75,7 @@ def by_strategy(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def shared_messages(plan: Plan, rank: int) -> list[Message]:
-    """Traffic that belongs to no strategy: text and pictures from rank 0, and the final latents to it."""
+    """Traffic that belongs to no strategy: text and images from rank 0, and the final latents to it."""
     others = (plan.world_size - 1) * (rank == 0)
     inputs = _inputs(plan) if plan.world_size > 1 else ()
     messages = [Message(SETUP, "world", "broadcast", what, others * size, 1, "setup") for what, size in inputs]
