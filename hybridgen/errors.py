@@ -29,7 +29,7 @@ class Place(NamedTuple):
 class RequestError(ValueError):
     """A request that cannot be served as asked (exit code 2). Nothing has been started or loaded.
 
-    Its parts are data; `message` and `lines()` are the only places that make sentences of them.
+    All parts are data; only `message` and `lines()` make sentences of them.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RequestError(ValueError):
         return self.message
 
     def changed(self, **parts: Any) -> RequestError:
-        """The same error with some parts replaced, as dataclasses.replace() does."""
+        """The error with some parts replaced, as dataclasses.replace() does."""
         names = ("rule", "flag", "value", "problem", "nearest", "tries", "place")
         return RequestError(**{name: parts.get(name, getattr(self, name)) for name in names})
 
@@ -112,7 +112,7 @@ class RequestError(ValueError):
         ]
 
     def as_data(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The same as data, for --json; absent parts are null or empty."""
+        """The error as data, for --json; absent parts are null or empty."""
         return {
             "rule": self.rule,
             "flag": self.flag or None,
