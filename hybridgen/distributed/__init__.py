@@ -1,1 +1,1 @@
-"""One rank among others, knowing no model: groups, mesh, attention kernels, shards, processes."""
+"""One rank among others: groups, mesh, attention kernels, shards, processes. Knows no model."""

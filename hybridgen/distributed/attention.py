@@ -28,11 +28,11 @@ class Call:
 
     run: Callable[[Tensor, Tensor, Tensor], Sequence[Any]]
     heads_first: bool = True
-    """Takes and returns [B, H, S, D]; otherwise [B, S, H, D]."""
+    """Whether the kernel takes and returns [B, H, S, D]; otherwise [B, S, H, D]."""
     grouped: bool = False
-    """Takes fewer K/V heads than query heads; otherwise they are repeated here."""
+    """Whether the kernel takes fewer K/V heads than query heads; otherwise they are repeated here."""
     packed: bool = False
-    """Takes contiguous tensors only; otherwise the last dim alone must be contiguous."""
+    """Whether all tensors must be contiguous; otherwise only their last dim must be."""
 
 
 # LSE as it comes back: cudnn [B, H, Sq, 1] (before torch 2.9 [B, H, Sq]), efficient [B, H, Sq rounded up to
@@ -63,7 +63,7 @@ CALLS: dict[str, Call] = {
 
 
 def attend(kernel: Kernel, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> tuple[Tensor, Tensor]:
-    """(out, lse) of one kernel, in the shapes above. Without keys: zeros and -inf, and no kernel is called.
+    """Attend with one kernel: (out [B, Sq, H, D], lse [B, Sq, H, 1]). Without keys: zeros and -inf, and no kernel runs.
 
     The scale is 1 / sqrt(D), nothing is masked. Raises KeyError for a kernel that has no LSE.
     """
@@ -81,7 +81,7 @@ def attend(kernel: Kernel, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> tu
 
 
 def attend_plain(kernel: Kernel, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
-    """out alone, of any kernel. With "sdpa" bit for bit what diffusers' native backend returns."""
+    """Attend with any kernel: out [B, Sq, H, D] alone. "sdpa" equals diffusers' native backend bit for bit."""
     if kernel.lse or not q_BSHD.numel() or not k_BSHD.shape[1]:
         return attend(kernel, q_BSHD, k_BSHD, v_BSHD)[0]
     q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BSHD, v_BSHD))
@@ -90,7 +90,7 @@ def attend_plain(kernel: Kernel, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor)
 
 
 def _serving(name: str, num_queries: int, num_keys: int) -> str:
-    """The kernel that takes a shard of this size: of one token, "flash" in the place of "cudnn".
+    """The kernel that takes a shard of this size: for a single token "flash" in place of "cudnn".
 
     cuDNN takes no single key (torch's sdp_utils.cpp), and a single query comes back wrong on Blackwell
     (pytorch #193893). "flash" takes every tensor that cuDNN does.
@@ -122,7 +122,7 @@ class Merge:
     """[B, S, H, 1], float32."""
 
     def __init__(self, q_BSHD: Tensor) -> None:
-        """q gives the shape and device of a result without any part."""
+        """Start without any part; q gives the shape and device of the result."""
         self.q_BSHD = q_BSHD
 
     def add(self, out: Tensor, lse: Tensor) -> None:
@@ -136,12 +136,12 @@ class Merge:
         self.lse = torch.logaddexp(self.lse, lse)
 
     def result(self, dtype: torch.dtype) -> Tensor:
-        """[B, S, H, D]; zeros without any part."""
+        """The merged output [B, S, H, D]; zeros if no part was added."""
         return torch.zeros_like(self.q_BSHD, dtype=dtype) if self.out is None else self.out.to(dtype)
 
 
 def merge_stacked(outs: Sequence[Tensor], lses: Tensor, dtype: torch.dtype) -> Tensor:
-    """n partial results over disjoint keys, merged at once (attention2d).
+    """Merge n partial results over disjoint keys at once (attention2d).
 
     n outs [B, S, H, D] in any dtype, lses [n, B, S, H, 1] in float32 -> [B, S, H, D] in `dtype`, summed in
     float32. A part without keys (lse -inf) has weight 0; where all parts are empty the result is 0.

@@ -58,7 +58,7 @@ class Group:
             raise PeerLost(f"{self.strategy} {name}: {str(error).splitlines()[0]}") from error
 
     def all_to_all(self, x: Tensor) -> Tensor:
-        """x [size, ...]: chunk i goes to rank i; returns [size, ...] with chunk i from rank i."""
+        """Send chunk i of x [size, ...] to rank i; returns [size, ...] with chunk i from rank i."""
         x = x.contiguous()
         out = torch.empty_like(x)
         with self._exchange("all-to-all", nbytes(x) * (self.size - 1) // self.size):
@@ -66,7 +66,7 @@ class Group:
         return out
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """x [...] -> [size, ...], equal shapes on all ranks."""
+        """Gather x [...] of every rank: [size, ...]; shapes are equal on all ranks."""
         x = x.contiguous()
         out = x.new_empty(self.size * x.shape[0], *x.shape[1:])
         with self._exchange("all-gather", nbytes(x) * (self.size - 1)):
@@ -74,20 +74,20 @@ class Group:
         return torch.unflatten(out, 0, (self.size, -1))
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """x [...] summed over the ranks, in place."""
+        """Sum x [...] over the ranks, in place."""
         x = x.contiguous()
         with self._exchange("all-reduce", 2 * nbytes(x) * (self.size - 1) // self.size):
             dist.all_reduce(x, group=self.handle)
         return x
 
     def broadcast(self, x: Tensor, root: int = 0) -> Tensor:
-        """Fill x on every rank with the root's (a place in `ranks`)."""
+        """Fill x on every rank with that of the root, which is a place in `ranks`."""
         with self._exchange("broadcast", nbytes(x) * (self.size - 1) if self.rank == root else 0):
             dist.broadcast(x, self.ranks[root], group=self.handle)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor] | None:
-        """x [...] of every rank, in the order of `ranks`, on the first; None elsewhere."""
+        """Gather x [...] of every rank, in the order of `ranks`, on the first; None elsewhere."""
         x = x.contiguous()
         out = [torch.empty_like(x) for _ in self.ranks] if self.rank == 0 else None
         with self._exchange("gather", nbytes(x) if self.rank else 0):
@@ -96,14 +96,14 @@ class Group:
         return out and [out[sorted(self.ranks).index(rank)] for rank in self.ranks]
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """Every rank's small object on the first rank; [] elsewhere. Not counted: it is no tensor."""
+        """Gather a small object of every rank on the first; [] elsewhere. Not counted, as it is not a tensor."""
         out = [None] * self.size if self.rank == 0 else None
         with self._exchange("gather", 0):
             dist.gather_object(thing, out, dst=self.ranks[0], group=self.handle)
         return out or []
 
     def broadcast_object(self, thing: Any) -> Any:
-        """The first rank's small object on every rank. Not counted: it is no tensor."""
+        """Send the first rank's small object to every rank. Not counted, as it is not a tensor."""
         box = [thing]
         with self._exchange("broadcast", 0):
             dist.broadcast_object_list(box, self.ranks[0], group=self.handle)
@@ -115,7 +115,7 @@ class Group:
             dist.barrier(group=self.handle)
 
     def start_shift(self, x: Tensor) -> tuple[Tensor, Callable[[], None]]:
-        """Begin to send x to the next rank and to receive as much from the one before: (buffer, wait).
+        """Begin to send x to the next rank and to receive the same amount from the one before: (buffer, wait).
 
         The buffer holds the neighbour's x once wait() has returned.
         """

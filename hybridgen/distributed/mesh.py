@@ -47,7 +47,7 @@ class Mesh:
         return Group(strategy, tuple(ranks), ranks.index(self.rank), self.traffic, self.overlays.get(name))
 
     def world(self) -> Group:
-        """All ranks; traffic counts as set-up."""
+        """The group of all ranks; its traffic counts as set-up."""
         ranks = tuple(range(self.layout.world_size))
         return Group(SETUP, ranks, self.rank, self.traffic, dist.group.WORLD if len(ranks) > 1 else None)
 

@@ -20,7 +20,7 @@ SHARE = 0.01
 
 
 class PeakMemory:
-    """Starts counting when made. On a CPU what the rank shares with the process it was forked from does not count."""
+    """A counter of this rank's peak memory, which starts when it is made. Pages shared with the parent do not count."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.peak, self.stop = device, 0, threading.Event()
@@ -39,14 +39,14 @@ class PeakMemory:
             pause = max(SECONDS, (time.perf_counter() - start) / SHARE)
 
     def sample(self, mapped: bool = False) -> None:
-        """Look now, too, and at what the kernel saw since the last look, unless files were mapped meanwhile."""
+        """Take a sample now, including what the kernel saw since the last one unless files were mapped."""
         if self.device.type != "cuda":
             above = above_now() if self.marks and not mapped else 0
             self.peak = max(self.peak, private_bytes() + above - self.base)
             self.marks = reset_high_water()
 
     def close(self) -> int:
-        """Bytes at the peak."""
+        """Stop, and return the bytes at the peak."""
         self.stop.set()
         self.sample()
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else self.peak
@@ -77,7 +77,7 @@ def above_now() -> int:
 
 
 def reset_high_water() -> bool:
-    """Let the kernel's mark start from what is resident now; whether it does."""
+    """Reset the kernel's high-water mark to what is resident now; returns whether that worked."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

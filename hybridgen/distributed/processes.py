@@ -71,7 +71,7 @@ class Cause:
     host: str = ""
     traceback: str = ""
     rule: str = ""
-    """Of an error that all ranks end with together; "" where one rank failed."""
+    """Rule of an error that all ranks end with together; "" where one rank failed."""
 
     def failure(self, world: int, notes: tuple[str, ...] = ()) -> RunFailed:
         if self.rule:
@@ -90,7 +90,7 @@ class RankContext:
     rank: int
     world: int
     local_rank: int
-    """Its number on its machine, which chooses its GPU."""
+    """Number of this rank on its machine, which chooses its GPU."""
     folder: Path
     """Scratch folder shared by the ranks of this machine."""
     status: Status
@@ -141,7 +141,7 @@ def run_local(
 def _start(
     context: BaseContext, mains: Sequence[Callable[[RankContext], Any]], folder: Path, status: Status
 ) -> tuple[list[BaseProcess], Any]:
-    """The processes, and the lifeline: its write end is open in this process alone, and when it closes, ranks die."""
+    """Start the processes with a lifeline: its write end is open in this process alone; when it closes, ranks die."""
     _flush()
     reader, writer = context.Pipe(duplex=False)
     processes: list[BaseProcess] = []
@@ -157,7 +157,7 @@ def _start(
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """A process that is not forked would run the user's script again, of which ranks need nothing."""
+    """Keep processes that are not forked from running the user's script again, which ranks do not need."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -239,7 +239,7 @@ def _watch(processes: list[BaseProcess], folder: Path, status: Status, deadline:
 
 
 def _first_cause(processes: list[BaseProcess], folder: Path, status: Status) -> Cause:
-    """The earliest failure that is no consequence of another, waiting a little for it to show."""
+    """The earliest failure that is not a consequence of another, after waiting a little for it to show."""
     end = time.monotonic() + GRACE
     while True:
         causes = [_cause(rank, process, folder, status) for rank, process in enumerate(processes)]

@@ -16,7 +16,7 @@ LOG_SHARE = 0.1
 
 
 class _Stderr:
-    """Stderr that may be gone: that nobody listens any more is no reason to end a run."""
+    """A stderr that may be closed: a run does not end because nobody reads it."""
 
     def write(self, text: str) -> None:
         with suppress(OSError, AttributeError):
@@ -36,7 +36,7 @@ class _Stderr:
 
 @dataclass
 class Progress:
-    """mode: "bar" draws a bar while steps run, "lines" adds a line every 30 s or 10%, "none" is silent."""
+    """Progress of a run. mode: "bar" draws a bar, "lines" adds a line every 30 s or 10%, "none" is silent."""
 
     mode: Literal["bar", "lines", "none"] = "none"
     total: int = 0
@@ -47,29 +47,29 @@ class Progress:
 
     @staticmethod
     def for_stream(quiet: bool) -> Progress:
-        """A bar only where stderr is a terminal: what environment variables say of colour does not count."""
+        """Progress for this stderr: a bar on a terminal, lines elsewhere, whatever variables say of colour."""
         return Progress("none" if quiet else "bar" if _Stderr().isatty() else "lines")
 
     def stage(self, name: str, detail: str, seconds: float) -> None:
-        """One finished stage; stays on the screen."""
+        """Show one finished stage; its line stays on the screen."""
         self.note(f"{name:<8} {detail:<34} {seconds:8.1f} s")
 
     def note(self, text: str) -> None:
-        """A line that stays on the screen, above the bar."""
+        """Show a line that stays on the screen, above the bar."""
         if self.bar is not None:
             self.bar.console.print(text, markup=False, highlight=False)
         elif self.mode != "none":
             print(text, file=_Stderr(), flush=True)
 
     def start(self, total: int) -> None:
-        """So many denoising steps are about to run."""
+        """Start the count of denoising steps that are about to run."""
         self.total, self.last_line = total, time.monotonic()
         if self.mode == "bar":
             self.bar = _bar(total)
             self.bar.start()
 
     def step(self, seconds: float) -> None:
-        """One denoising step is done; it took so many seconds."""
+        """Show that one denoising step is done, and the seconds it took."""
         self.seconds.append(seconds)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, rate=f"{self.rate:.2f} s/step")
@@ -90,12 +90,12 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Steps that are done."""
+        """Number of steps that are done."""
         return len(self.seconds)
 
     @property
     def rate(self) -> float:
-        """Seconds per step; the first warms up and is left out."""
+        """Mean seconds per step; the first step warms up and is left out."""
         rest = self.seconds[1:] or self.seconds
         return sum(rest) / len(rest)
 
@@ -126,7 +126,7 @@ def _bar(total: int) -> Bar:
 
 
 def clock(seconds: float) -> str:
-    """75 -> "1:15"; hours only when there are any."""
+    """Seconds as a clock: 75 is "1:15"; hours only when there are any."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"

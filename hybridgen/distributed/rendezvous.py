@@ -14,7 +14,7 @@ from hybridgen.distributed.files import written_whole
 from hybridgen.distributed.processes import RankContext
 
 PATIENCE = timedelta(days=1)
-"""How long a collective waits. Ranks wait for rank 0 while it decodes; a death is seen by the launcher, not by this."""
+"""How long a collective waits: ranks wait for rank 0 while it decodes. The launcher notices deaths, not this limit."""
 
 
 def init_process_group(context: RankContext, device: torch.device) -> None:
@@ -30,7 +30,7 @@ def init_process_group(context: RankContext, device: torch.device) -> None:
 
 
 def _local_store(context: RankContext) -> Store:
-    """The key-value store of this machine's ranks: rank 0 serves it on a free port and leaves a note which.
+    """The key-value store of this machine's ranks. Rank 0 serves it on a free port and notes the port in a file.
 
     It starts after the fork: a thread of the parent could hold a lock that its children would never see released.
     """

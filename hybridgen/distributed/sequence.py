@@ -16,7 +16,7 @@ from hybridgen.plan.layout import TokenShards
 
 
 def patchify(latents_BCTHW: Tensor, patch: tuple[int, int, int]) -> Tensor:
-    """[B, C, T, H, W], padded with zeros to whole patches -> tokens [B, S, p_t * p_h * p_w * C], time-major."""
+    """Cut [B, C, T, H, W], padded with zeros to whole patches, into tokens [B, S, p_t * p_h * p_w * C], time-major."""
     missing = [n for size, p in zip(latents_BCTHW.shape[:1:-1], patch[::-1], strict=True) for n in (0, -size % p)]
     x = F.pad(latents_BCTHW, missing) if any(missing) else latents_BCTHW
     (b, c, t, h, w), (p_t, p_h, p_w) = x.shape, patch
@@ -25,7 +25,7 @@ def patchify(latents_BCTHW: Tensor, patch: tuple[int, int, int]) -> Tensor:
 
 
 def unpatchify(tokens: Tensor, latent_shape: tuple[int, int, int, int], patch: tuple[int, int, int]) -> Tensor:
-    """The inverse: tokens [B, S, p_t * p_h * p_w * C] -> [B, C, T, H, W]; latent_shape is (any, T, H, W)."""
+    """Invert patchify: tokens [B, S, p_t * p_h * p_w * C] -> [B, C, T, H, W]; latent_shape is (any, T, H, W)."""
     (_, t, h, w), (p_t, p_h, p_w) = latent_shape, patch
     x = tokens.reshape(tokens.shape[0], -(-t // p_t), -(-h // p_h), -(-w // p_w), p_t, p_h, p_w, -1)
     x = x.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
@@ -33,7 +33,7 @@ def unpatchify(tokens: Tensor, latent_shape: tuple[int, int, int, int], patch: t
 
 
 def join(x_NBSHD: Tensor, patches: int) -> Tensor:
-    """What n neighbouring shards hold, [n, B, S, ...], as one run of tokens [B, n * S, ...] in sequence order.
+    """Join n neighbouring shards [n, B, S, ...] to one run of tokens [B, n * S, ...] in sequence order.
 
     With one patch the shards simply follow each other; with several, patch by patch.
     """
@@ -43,7 +43,7 @@ def join(x_NBSHD: Tensor, patches: int) -> Tensor:
 
 
 def split(x_BSHD: Tensor, parts: int, patches: int) -> Tensor:
-    """The inverse of join: [B, n * S, ...] -> [n, B, S, ...]."""
+    """Invert join: [B, n * S, ...] -> [n, B, S, ...]."""
     b, s = x_BSHD.shape[0], x_BSHD.shape[1] // parts
     x = torch.unflatten(x_BSHD, 1, (patches, parts, s // patches)).movedim(2, 0)
     return x.reshape(parts, b, s, *x_BSHD.shape[2:])
