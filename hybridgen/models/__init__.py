@@ -1,1 +1,1 @@
-"""Models: facts as data, and adapters that take their pipelines apart."""
+"""Models: facts as data, and classes that take their pipelines apart."""

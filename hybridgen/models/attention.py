@@ -30,18 +30,18 @@ class Rotary(NamedTuple):
 
 
 class SelfAttention(ABC):
-    """Processor for self-attention."""
+    """Processor for self-attention, which hands Q, K and V to the model's attention slot."""
 
     def __init__(self, model: Denoiser) -> None:
         self.model = model
 
     @abstractmethod
     def heads(self, attn: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden state [1, n, D] -> q, k, v, [1, n, heads, head_dim] each."""
+        """Project the hidden state [1, n, D] to q, k, v, [1, n, heads, head_dim] each."""
 
     @abstractmethod
     def placed(self, norm: Any, x_BSHD: Tensor, rotary: Rotary) -> Tensor:
-        """q or k with its positions, and normed where that is done head by head."""
+        """Apply positions to q or k, and the norm where that is done head by head."""
 
     def __call__(
         self,
@@ -62,7 +62,7 @@ class SelfAttention(ABC):
 
 
 class TextAttention(ABC):
-    """Processor for cross-attention; K and V of the text do not depend on the step and are kept."""
+    """Processor for cross-attention. K and V of the text do not depend on the step and are kept."""
 
     def __init__(self, model: Denoiser) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class TextAttention(ABC):
 
     @abstractmethod
     def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:
-        """q or k [1, n, heads * head_dim] -> normed, [1, heads, n, head_dim]."""
+        """Norm q or k [1, n, heads * head_dim], as [1, heads, n, head_dim]."""
 
     def __call__(
         self,
@@ -93,10 +93,10 @@ class TextAttention(ABC):
         return self.kept[id(x)]
 
     def attend(self, attn: Any, q: Tensor, text: KeyValue) -> Tensor:
-        """q [1, heads, n, head_dim] -> what it sees, of the same shape."""
+        """Attend with q [1, heads, n, head_dim]; the result has the same shape."""
         return F.scaled_dot_product_attention(q, *text)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, S, heads * head_dim] -> [B, S, heads, head_dim]."""
+    """Split heads: [B, S, heads * head_dim] -> [B, S, heads, head_dim]."""
     return torch.unflatten(x, 2, (heads, -1))

@@ -28,7 +28,7 @@ Sees = Literal["causal", "upsample", "downsample", "frame"]
 
 
 class Autoencoder(ABC):
-    """One rank's autoencoder. One stream of it can run at a time."""
+    """One rank's autoencoder; one stream can run at a time."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -36,7 +36,7 @@ class Autoencoder(ABC):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, device: torch.device) -> Autoencoder:
-        """The autoencoder of a checkpoint folder, in fp32."""
+        """Load the autoencoder of a checkpoint folder, in fp32."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -44,27 +44,27 @@ class Autoencoder(ABC):
 
     @abstractmethod
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of its latents by channel, [1, C, 1, 1, 1], dtype and device of `like`."""
+        """Mean and standard deviation of the latents by channel, [1, C, 1, 1, 1], dtype and device of `like`."""
 
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
-        """Latents as a transformer knows them -> as the autoencoder does."""
+        """Turn a transformer's latents into the autoencoder's."""
         latents = latents_BCTHW.to(self.dtype)
         mean, std = self.statistics(latents)
         return latents / (1.0 / std) + mean
 
     def normalise(self, latents_BCTHW: Tensor) -> Tensor:
-        """Latents as the autoencoder makes them -> as a transformer knows them, in fp32."""
+        """Turn the autoencoder's latents into a transformer's, in fp32."""
         latents = latents_BCTHW.float()
         mean, std = self.statistics(latents)
         return (latents - mean) * (1.0 / std)
 
     @abstractmethod
     def decode(self, latents_BCTHW: Tensor) -> Iterator[Tensor]:
-        """Pixels of each latent frame, one after the other. Works on strips inside of strips()."""
+        """Decode latents to the pixels of each latent frame, one after the other; on strips where they are cut."""
 
     @abstractmethod
     def encode(self, pixels_BCTHW: Tensor) -> Tensor:
-        """Moments of all frames. Works on strips inside of strips()."""
+        """Encode pixels to the moments of all frames; on strips where they are cut."""
 
     @abstractmethod
     def wide_layers(self, side: Side) -> Iterator[tuple[nn.Module, Sees]]:
@@ -73,6 +73,6 @@ class Autoencoder(ABC):
 
 
 def to_uint8(pixels_BCTHW: Tensor) -> Tensor:
-    """Pixels [1, 3, t, h, w] in [-1, 1] -> frames [t, h, w, 3], 0 to 255, rounded."""
+    """Turn pixels [1, 3, t, h, w] in [-1, 1] into frames [t, h, w, 3], 0 to 255, rounded."""
     levels = (pixels_BCTHW[0] / 2 + 0.5).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
     return levels.permute(1, 2, 3, 0).contiguous()

@@ -16,7 +16,7 @@ DEFAULT_MODEL = "wan2.2-t2v-a14b"
 TINY = "tiny:"
 """How the name of a tiny random checkpoint begins."""
 MOST_TINY = 10_000_000
-"""Parameters that no tiny checkpoint has: what has more, wherever the cache folder is, is another model."""
+"""More parameters than any tiny checkpoint has; a larger model in the cache folder is not a tiny one."""
 
 DEMO_DEFAULTS = RequestDefaults(
     width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32", example="a red circle moves right"
@@ -54,7 +54,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
 
 
 def _tiny(name: str) -> ModelFacts:
-    """A tiny checkpoint, built if it is not there yet; its weights are random, so that it needs no guardrail."""
+    """A tiny checkpoint, built if it is not there yet. It needs no guardrail, because its weights are random."""
     kind = KINDS.get(name.removeprefix(TINY))
     if kind is None:
         known = [TINY + kind for kind in KINDS]

@@ -78,18 +78,18 @@ class Denoiser(ABC):
 
     @abstractmethod
     def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
-        """The part of state x that runs now -> hidden state [1, n, D] in the transformer's dtype."""
+        """Embed the part of state x that runs now: hidden state [1, n, D] in the transformer's dtype."""
 
     @abstractmethod
     def run_block(self, block: Any, hidden: Tensor, condition: Any, now: Pass) -> Tensor:
-        """Hidden state [1, n, D] through one block."""
+        """Run one block on the hidden state [1, n, D]."""
 
     @abstractmethod
     def head(self, hidden: Tensor, step: Step, condition: Any) -> Tensor:
-        """Hidden state [1, n, D] -> prediction in the form of x, as the transformer gives it."""
+        """Turn the hidden state [1, n, D] into the transformer's prediction, in the form of x."""
 
     def combine(self, predictions: list[Tensor], x: Tensor, step: Step, now: Pass) -> Tensor:
-        """The branches' predictions, in their order, for a part x of the state -> what the scheduler takes.
+        """Combine the branches' predictions, in their order, for a part x of the state into what the scheduler takes.
 
         By default uncond + g * (cond - uncond), in the predictions' dtype. It acts on every number alone.
         """
@@ -99,8 +99,9 @@ class Denoiser(ABC):
         return uncond + step.guidance * (cond - uncond)
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
-        """Given PIL pictures, first frame first -> what the autoencoder is to encode, as the stock pipeline makes it:
-        [1, 3, F, H, W] fp32 in [-1, 1], F the plan's encoded_frames."""
+        """Frames that the autoencoder encodes, as the stock pipeline makes them from PIL images (first frame first):
+        [1, 3, F, H, W] fp32 in [-1, 1], F the plan's encoded_frames.
+        """
         raise NotImplementedError
 
     def condition_latents(self, moments: Tensor, generator: torch.Generator) -> Tensor:
@@ -115,13 +116,13 @@ class Denoiser(ABC):
         return True
 
     def set_inputs(self, inputs: Inputs) -> None:
-        """Take a request's inputs, and forget what was computed of others."""
+        """Take a request's inputs, and forget what was computed for earlier ones."""
         self.inputs = inputs
 
     # Attention
 
     def attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[int], now: Pass) -> Partial:
-        """(out, lse) over the real tokens of some cp blocks; padding stands last and is left out."""
+        """Attend to the real tokens of some cp blocks: (out, lse). Padding comes last and is left out."""
         k, v = self.slots.remember(k, v, blocks, now)
         width = self.plan.degrees.ulysses
         num_keys = sum(self.plan.tokens.valid_local(block * width, width) for block in blocks)
@@ -147,14 +148,14 @@ class Denoiser(ABC):
         return (getattr(expert, self.stack)[layer] for expert in self.experts for layer in self.slots.layers)
 
     def run_blocks(self, hidden: Tensor, step: Step, condition: Any, now: Pass) -> Tensor:
-        """Hidden state [1, n, D] through this rank's blocks."""
+        """Run this rank's blocks on the hidden state [1, n, D]."""
         blocks = getattr(self.experts[step.expert], self.stack)
         for layer in self.slots.layers:
             hidden = self.run_block(blocks[layer], hidden, condition, replace(now, layer=layer))
         return hidden
 
     def keep_layers(self, layers: range) -> None:
-        """Run these blocks only, and give up the others' memory."""
+        """Keep only these blocks, and free the others."""
         self.slots.layers = layers
         for expert in self.experts:
             blocks = getattr(expert, self.stack)
@@ -175,12 +176,12 @@ class Denoiser(ABC):
         return predictions
 
     def guided_step(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
-        """The scheduler's step; it acts on every number alone, so it runs on whatever part of x is here."""
+        """Take the scheduler's step; it acts on every element alone, so it runs on whatever part of x is here."""
         prediction = self.slots.guide(predictions, x, step, Pass())
         return self.scheduler.step(prediction, step.timestep, x, return_dict=False)[0]  # type: ignore[no-any-return]
 
     def schedule(self) -> list[Step]:
-        """All steps of the request; noise above the boundary goes to the first expert."""
+        """All steps of the request; steps with noise above the boundary go to the first expert."""
         self.set_timesteps()
         boundary, clip = self.plan.facts.boundary, self.plan.clip
         limit = 0.0 if boundary is None else boundary * self.scheduler.config.num_train_timesteps
@@ -207,25 +208,25 @@ class Denoiser(ABC):
         return noise
 
     def final_latents(self, latents_BCTHW: Tensor) -> Tensor:
-        """Full latents after the last step -> what is kept and decoded."""
+        """Turn the full latents after the last step into what is kept and decoded."""
         return latents_BCTHW
 
     def unnormalise(self, latents_BCTHW: Tensor) -> Tensor:
-        """Latents as the transformer knows them -> as the autoencoder does."""
+        """Turn the transformer's latents into the autoencoder's."""
         return self.vae.unnormalise(latents_BCTHW)
 
     def encode_alone(self, pixels_BCTHW: Tensor | None) -> Tensor | None:
-        """Slots.encode on one rank."""
+        """Encode on one rank, as Slots.encode by default."""
         assert pixels_BCTHW is not None
         return self.vae.encode(pixels_BCTHW)
 
     def decode_alone(self, latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
-        """Slots.decode on one rank."""
+        """Decode on one rank, as Slots.decode by default."""
         assert latents_BCTHW is not None
         for pixels in self.vae.decode(self.unnormalise(latents_BCTHW)):
             yield to_uint8(pixels)
 
 
 def relay_alone(length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
-    """Slots.relay where all blocks are here."""
+    """Run through all blocks on this rank, as Slots.relay by default."""
     run(start())

@@ -30,7 +30,7 @@ class Family:
     transformer: Callable[[Folder, Config], TransformerFacts]
     """Reads a checkpoint folder's transformer; the second argument is the content of model_index.json."""
     vae: Callable[[Folder], VaeFacts]
-    """Reads its autoencoder."""
+    """Reads the checkpoint folder's autoencoder."""
     model: Callable[[Folder, Config], Config]
     """Reads further fields of ModelFacts, its defaults among them."""
     denoiser: Callable[[ModelFacts], type[Denoiser]]

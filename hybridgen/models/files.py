@@ -21,7 +21,7 @@ class Folder:
     path: Path
 
     def json(self, name: str) -> Config:
-        """One of its files. Raises RequestError (unreadable-model)."""
+        """Read a JSON file of the folder. Raises RequestError (unreadable-model)."""
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

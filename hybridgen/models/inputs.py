@@ -20,7 +20,7 @@ class Inputs:
     text: list[Tensor]
     """For each branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""
     image: Tensor | None = None
-    """Embedding of the first (and last) picture, [n, tokens, image_dim]."""
+    """Embedding of the first (and last) image, [n, tokens, image_dim]."""
     condition: Tensor | None = None
     """Latents of the given frames, normalised: [1, C, T, H, W] fp32."""
 
@@ -32,7 +32,7 @@ class Inputs:
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor]) -> Inputs:
-        """The inverse of tensors()."""
+        """Inputs from the tensors that tensors() gave."""
         text = [x for name, x in tensors.items() if name.startswith("text ")]
         return cls(text, tensors.get("image"), tensors.get("condition"))
 
@@ -47,7 +47,7 @@ class Encoder:
         self.plan, self.device, self.dtype = plan, device, getattr(torch, plan.dtype)
 
     def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        """Inputs of a request, but for the condition; pictures are PIL images, first frame first. Here words alone."""
+        """Inputs of a request without the condition (here text only); pictures are PIL images, first frame first."""
         found = self.pipe.encode_prompt(
             prompt,
             negative_prompt,
@@ -58,7 +58,7 @@ class Encoder:
         return Inputs([e.to(self.dtype) for e in found[: self.plan.branches]])
 
     def free(self) -> None:
-        """Give up the memory."""
+        """Free the encoders' memory."""
         del self.pipe
         gc.collect()
         if self.device.type == "cuda":

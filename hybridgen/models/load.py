@@ -23,7 +23,7 @@ TESTED = "0.42.1"
 
 
 def local_folder(facts: ModelFacts) -> Path:
-    """The checkpoint's folder on this machine; a hub id is downloaded to the hub's own cache if need be.
+    """The checkpoint's folder on this machine; a hub id is downloaded to the hub's cache if it is not there.
 
     Raises RequestError (model-unavailable) when it is neither here nor can be fetched.
     """
@@ -83,7 +83,7 @@ class Part(NamedTuple):
 
 
 class PartParameter(nn.Parameter):
-    """A parameter that is part of the checkpoint's tensor; without weights it says which, for fill()."""
+    """A parameter that is part of the checkpoint's tensor; it remembers which part, for fill()."""
 
     part: Part | None = None
 
@@ -100,10 +100,10 @@ def take_slice(parameter: Tensor, dim: int, index: int, count: int) -> nn.Parame
 def fill(
     experts: list[Any], plan: Plan, folder: Path, device: torch.device, wanted: Callable[[str], bool] = lambda key: True
 ) -> None:
-    """Read the weights that are left in the transformers, and of cut ones only the slice, straight to the device.
+    """Read the weights that are left in the transformers straight to the device; of cut ones only the slice.
 
-    Those whose names are not wanted wait for another call. Numbers get the dtypes that from_pretrained gives them: the
-    plan's, but fp32 where the class keeps that.
+    Only parameters with wanted names are read. They get the dtypes that from_pretrained gives them: the plan's, but
+    fp32 where the class keeps that.
     """
     from accelerate.utils import set_module_tensor_to_device
 
@@ -152,7 +152,7 @@ class _Weights:
 
 
 def load_scheduler(folder: Path) -> Any:
-    """The scheduler that the checkpoint names."""
+    """The checkpoint's scheduler."""
     import diffusers
 
     kind = json.loads((folder / "model_index.json").read_text())["scheduler"][1]

@@ -43,8 +43,8 @@ class Pass:
 Attention = Callable[[Tensor, Tensor, Tensor, KeyValue | None, Pass], Tensor]
 """Self-attention over the whole sequence: local q, k, v [B, local, H, D] -> out [B, local, H, D].
 
-The fourth is text that every query attends to beside the sequence, whole on every rank and never exchanged; None where
-text has an attention of its own.
+The fourth argument is text that every query attends to beside the sequence. It is whole on every rank and never
+exchanged; None where text has its own attention.
 """
 
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int], Pass], Partial]
@@ -91,8 +91,8 @@ class Cuts:
     columns: tuple[str, ...]
     """Linear layers of which a rank keeps some outputs: whole heads, or channels of the feed-forward layer."""
     rows: tuple[str, ...]
-    """Linear layers of which it keeps the inputs that those outputs feed; what they give is summed over ranks."""
+    """Linear layers of which a rank keeps the inputs that those outputs feed; their outputs are summed over ranks."""
     heads: tuple[str, ...]
-    """Numbers of heads that modules go by."""
+    """Attributes of modules that hold a number of heads."""
     norms: tuple[str, ...] = ()
-    """Norms over all heads at once, of which it keeps the weights of its own (see Slots.norm)."""
+    """Norms over all heads at once, of which a rank keeps the weights of its own heads (see Slots.norm)."""

@@ -29,7 +29,7 @@ class Condition:
     """Inputs of the blocks and the head beside the tokens, for one step and branch."""
 
     embedded_time: Tensor
-    """[1, D], or [1, n, D] where every token has a timestep of its own"""
+    """[1, D], or [1, n, D] where every token has its own timestep."""
     time: Tensor
     """[1, 3 D] or [1, n, 3 D]"""
     text: Tensor
@@ -40,16 +40,16 @@ class Condition:
 
 @dataclass(frozen=True)
 class Given:
-    """Frames that the clip starts with, in the form of x: each broadcasts over it."""
+    """Conditioning frames at the start of the clip, in the form of x: each tensor broadcasts over it."""
 
     latents: Tensor
     """Their latents; zeros elsewhere."""
     where: Tensor
-    """1 for them, 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
+    """Mask, 1 for conditioning frames and 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
 
 
 class CosmosSelfAttention(SelfAttention):
-    """Queries and keys are normed head by head."""
+    """Processor that norms queries and keys head by head."""
 
     def heads(self, attn: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (split_heads(to(hidden_states), attn.heads) for to in (attn.to_q, attn.to_k, attn.to_v))
@@ -60,7 +60,7 @@ class CosmosSelfAttention(SelfAttention):
 
 
 class CosmosTextAttention(TextAttention):
-    """Queries and keys are normed head by head."""
+    """Processor that norms queries and keys head by head."""
 
     def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:
         return norm(split_heads(x, heads).transpose(1, 2))  # type: ignore[no-any-return]
@@ -100,7 +100,7 @@ class Cosmos(Denoiser):
 
     @property
     def transformer(self) -> Any:
-        """There are no experts: one runs every step."""
+        """The one transformer; there are no experts."""
         return self.experts[0]
 
     @classmethod
@@ -108,7 +108,7 @@ class Cosmos(Denoiser):
         return CosmosEncoder(plan, folder, device)
 
     def set_inputs(self, inputs: Inputs) -> None:
-        """Text is projected here, once; what comes of the given frames is cut."""
+        """Take a request's inputs: project the text once, and cut the conditioning frames."""
         if self.transformer.config.use_crossattn_projection:
             inputs = replace(inputs, text=[self.transformer.crossattn_proj(text) for text in inputs.text])
         super().set_inputs(inputs)
@@ -120,7 +120,7 @@ class Cosmos(Denoiser):
     # What is cut with the sequence, once
 
     def per_frame(self, values_T: Tensor) -> Tensor:
-        """A number for every latent frame -> one that broadcasts over x."""
+        """Spread one number per latent frame into a tensor that broadcasts over x."""
         values = values_T.view(1, 1, -1, 1, 1)
         return values if self.state.whole else values_T[self.frames()].view(1, -1, 1)
 
@@ -133,7 +133,7 @@ class Cosmos(Denoiser):
         return self._frames
 
     def where_given(self) -> Tensor:
-        """1 for latent frames that are given, 0 for others: [T] fp32. A condition has no more frames than those."""
+        """Mask [T] fp32: 1 for latent frames that are given, 0 for others. A condition has only the former."""
         where = torch.zeros(self.plan.latent_shape[1], device=self.device)
         if self.inputs.condition is not None:
             where[: self.inputs.condition.shape[2]] = 1.0
@@ -148,7 +148,7 @@ class Cosmos(Denoiser):
         return F.pad(condition_BCTHW, (0, 0, 0, 0, 0, missing))
 
     def masks(self) -> Tensor | None:
-        """Channels beside the latents, in the form of x: where frames are given, where the picture is padded."""
+        """Further channels in the form of x: where frames are given, and where the frame is padded."""
         _, frames, rows, columns = self.plan.latent_shape
         config, clip, shape = self.transformer.config, self.plan.clip, (1, 1, frames, rows, columns)
         masks: list[Tensor] = []
@@ -160,7 +160,7 @@ class Cosmos(Denoiser):
         return self.state.cut(torch.cat(masks, 1).to(self.dtype)) if masks else None
 
     def rope(self) -> tuple[Tensor, Tensor]:
-        """cos and sin of this rank's tokens, [1, local, 1, head_dim / 2], from their places in the whole clip."""
+        """Rotary tables cos and sin of this rank's tokens by their places in the clip, [1, local, 1, head_dim / 2]."""
         if self._rope is None:
             size = torch.empty(1, 0, *self.plan.latent_shape[1:], device=self.device)
             tables = self.transformer.rope(size, fps=self.positions_fps())  # [S, head_dim], the same in both halves
@@ -169,7 +169,7 @@ class Cosmos(Denoiser):
         return self._rope
 
     def positions_fps(self) -> int | None:
-        """Frames per second that stretch positions in time; None: positions count latent frames."""
+        """Frames per second that stretch positions in time; None means that positions count latent frames."""
         return None
 
     # One pass
@@ -179,13 +179,13 @@ class Cosmos(Denoiser):
         return Condition(*self.times(step, now), self.inputs.text[now.branch], (cos, sin))
 
     def times(self, step: Step, now: Pass) -> tuple[Tensor, Tensor]:
-        """Embeddings of the time of every latent frame, and from there of the tokens that run now."""
+        """Embeddings of the time of the tokens that run now, made from those of every latent frame."""
         time, embedded = self.embed_times(self.frame_times(step))
         frames = self.state.here(self.frames().unsqueeze(0), now.patch)[0]
         return embedded[frames].unsqueeze(0), time[frames].unsqueeze(0)
 
     def embed_times(self, times: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] -> [n, 3 D] and [n, D], in the transformer's dtype."""
+        """Embed times [n] as [n, 3 D] and [n, D], in the transformer's dtype."""
         found: tuple[Tensor, Tensor] = self.transformer.time_embed(self.transformer.proj_out.weight, times)
         return found
 
@@ -194,7 +194,7 @@ class Cosmos(Denoiser):
         raise NotImplementedError
 
     def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
-        """Channels of the masks follow those of the latents."""
+        """Embed the tokens that run now; channels of the masks follow those of the latents."""
         x = self.transformer_input(x, step, now).to(self.dtype)
         if self._masks is not None:
             x = self.state.beside(x, self.state.here(self._masks, now.patch))
@@ -209,14 +209,14 @@ class Cosmos(Denoiser):
         return x
 
     def filled(self, x: Tensor, now: Pass) -> Tensor:
-        """A part of x, or of what belongs to it, with the given latents in their places."""
+        """A part of x, or of a tensor like it, with the given latents in their places."""
         if self.given is None:
             return x
         where = self.state.here(self.given.where, now.patch)
         return where * self.state.here(self.given.latents, now.patch) + (1 - where) * x
 
     def guided(self, branches: list[Tensor], step: Step) -> Tensor:
-        """cond + g * (cond - uncond): the family's guidance, where g = 0 is what others call 1."""
+        """Guide as the family does: cond + g * (cond - uncond), where g = 0 is what others call 1."""
         if len(branches) == 1:
             return branches[0]
         cond, uncond = branches
@@ -243,12 +243,12 @@ class Cosmos(Denoiser):
         return frames
 
     def as_processed(self, pictures: list[Any]) -> Any:
-        """PIL pictures in the form in which the pipeline hands them to its processor, which resizes by that form."""
+        """PIL images in the form in which the pipeline hands them to its processor, which resizes by that form."""
         return pictures
 
 
 class CosmosEncoder(Encoder):
-    """T5 (Predict 2) or Qwen2.5-VL (2.5) with its tokenizer."""
+    """Encoder of text: T5 (Predict 2) or Qwen2.5-VL (Predict 2.5) with its tokenizer."""
 
     def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
         super().__init__(plan, device)
@@ -256,7 +256,7 @@ class CosmosEncoder(Encoder):
 
 
 def text_part(pipeline: str) -> Any:
-    """A pipeline class of diffusers reduced to its words: the whole wants an autoencoder and a guardrail to exist."""
+    """A pipeline class of diffusers reduced to its text part; the whole class needs autoencoder and guardrail."""
     import diffusers
 
     def init(self: Any, text_encoder: Any, tokenizer: Any) -> None:

@@ -25,7 +25,7 @@ TRAITS: dict[str, Config] = {
         "defaults": RequestDefaults(width=1280, height=704, frames=93, steps=36, guidance=7.0),
     },
 }
-"""By diffusers' pipeline class, what it can do and its defaults, as fields of ModelFacts."""
+"""What each of diffusers' pipeline classes can do, and its defaults, as fields of ModelFacts."""
 TRAITS = {name: {**traits, "guarded": True} for name, traits in TRAITS.items()}
 
 NOT_RUN = {
@@ -37,11 +37,11 @@ NOT_RUN = {
     "Cosmos2_5_TransferPipeline": "Transfer steers a clip by control videos, for which there are no flags; "
     "Cosmos2_5_PredictBasePipeline can be run",
 }
-"""Pipelines of the family that are refused, with the reason."""
+"""Pipelines of the family that are not run, with the reason."""
 
 
 class CosmosTransformer(TransformerFacts):
-    """CosmosTransformer3DModel: two layers that modulate each norm by the time (AdaLN-LoRA)."""
+    """A CosmosTransformer3DModel: two layers that modulate each norm by the time (AdaLN-LoRA)."""
 
     @property
     def block_params(self) -> int:
@@ -68,7 +68,7 @@ class CosmosTransformer(TransformerFacts):
 
 
 def transformer(folder: Folder, index: Config) -> CosmosTransformer:
-    """The transformer of a checkpoint folder.
+    """Facts of the transformer of a checkpoint folder.
 
     Raises RequestError (unsupported-pipeline) for parts that no Predict model has.
     """

@@ -59,7 +59,7 @@ class Guardrail:
             self.checker.to("cpu")
 
     def checked(self, frames: Frames) -> Frames | None:
-        """frames [T, H, W, 3] uint8 -> what may be shown of them, faces blurred; None: nothing.
+        """Check frames [T, H, W, 3] uint8: what may be shown of them, with faces blurred; None if nothing may.
 
         Raises ValueError for anything but None or as many frames in the same form: a writer would make noise of it.
         """

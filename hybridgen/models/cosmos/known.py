@@ -25,7 +25,7 @@ PREDICT2_2B = CosmosTransformer(
     max_positions=128,
     head_norm=True,
 )
-"""It reads 16 channels of latents and the padding mask; with given frames also the mask that says which they are."""
+"""Cosmos Predict2 2B, which reads 16 channels of latents and the padding mask."""
 PREDICT2_14B = replace(PREDICT2_2B, layers=36, heads=40, ffn=20480)
 PREDICT2_ORIGIN = (
     "heads and layers: diffusers' conversion script for these checkpoints; clip: defaults of its pipeline; text "
@@ -36,11 +36,11 @@ PREDICT2_5_ORIGIN = (
     "defaults and example; text encoder: Qwen2.5-VL-7B, counted"
 )
 NVIDIA_LICENCE = "LicenseRef-NVIDIA-Open-Model-License"
-"""As the pipelines' guardrail names it; the hub's pages were not read."""
+"""Licence as named by the pipelines' guardrail; the hub's pages were not read."""
 
 
 def predict2(name: str, transformer: CosmosTransformer) -> tuple[ModelFacts, ModelFacts]:
-    """Cosmos Predict2 in one size: (from a picture, an image from text)."""
+    """Cosmos Predict2 in one size: (video to world, text to image)."""
     image = ModelFacts(
         name=f"cosmos-predict2-{name}-text2image",
         pipeline="Cosmos2TextToImagePipeline",
@@ -65,7 +65,7 @@ def predict2(name: str, transformer: CosmosTransformer) -> tuple[ModelFacts, Mod
 
 
 def predict2_5(name: str, transformer: CosmosTransformer, aliases: tuple[str, ...]) -> ModelFacts:
-    """Cosmos Predict2.5 in one size. Its text is what all layers of the encoder say, side by side."""
+    """Cosmos Predict2.5 in one size. Its text embedding is the output of all encoder layers side by side."""
     return ModelFacts(
         name=f"cosmos-predict2.5-{name}",
         pipeline="Cosmos2_5_PredictBasePipeline",

@@ -16,7 +16,7 @@ from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
 GIVEN_TIME = 0.0001
-"""Noise that given frames are said to have: the default of both pipelines that know such frames."""
+"""Noise level of conditioning frames: the default of both pipelines that have them."""
 
 
 class Predict2(Cosmos):
@@ -28,7 +28,7 @@ class Predict2(Cosmos):
         "sigma_data": 1.0,
         "final_sigmas_type": "sigma_min",
     }
-    """The pipelines write these into the scheduler's configuration, whatever the checkpoint says."""
+    """Values that the pipelines write into the scheduler's configuration, whatever the checkpoint says."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         super().__init__(plan, experts, scheduler, kernel, shard)
@@ -44,7 +44,7 @@ class Predict2(Cosmos):
         return latents
 
     def time(self, step: Step) -> Tensor:
-        """Noise's share of x, between 0 and 1: a number."""
+        """The share of noise in x, a number between 0 and 1."""
         sigma: Tensor = self.scheduler.sigmas[step.index]
         return sigma / (sigma + 1)
 
@@ -52,7 +52,7 @@ class Predict2(Cosmos):
         return x * (1 - self.time(step))
 
     def clean(self, prediction: Tensor, x: Tensor, step: Step, now: Pass) -> Tensor:
-        """Clean latents by one branch's prediction for a part x of the state."""
+        """Clean latents that one branch predicts for a part x of the state."""
         time = self.time(step)
         return ((1 - time) * x + -time * prediction.float()).to(self.dtype)
 
@@ -71,7 +71,7 @@ class TextToImage(Predict2):
 
 
 class VideoToWorld(Predict2):
-    """Predict 2 video to world: a clip that starts with a given picture or video.
+    """Predict 2 video to world: a clip that starts with a given image or video.
 
     The stock pipeline has masks and given latents for each branch, but they are equal.
     """
@@ -112,7 +112,7 @@ class VideoToWorld(Predict2):
 
 
 class Predict25(Cosmos):
-    """Predict 2.5: flow matching from text, from a picture, or on from the end of a video.
+    """Predict 2.5: flow matching from text, from an image, or from the end of a video.
 
     The velocity of given frames is known: from their latents to the noise that they started as.
     """
@@ -147,14 +147,14 @@ class Predict25(Cosmos):
         return self.guided([self.velocity(prediction, now) for prediction in predictions], step)
 
     def velocity(self, prediction: Tensor, now: Pass) -> Tensor:
-        """One branch's prediction with what is known in its place."""
+        """One branch's prediction, with the known velocity of conditioning frames in its place."""
         if self.given is None or self._velocity is None:
             return prediction.float()
         where = self.state.here(self.given.where, now.patch)
         return self.state.here(self._velocity, now.patch) + prediction * (1 - where)
 
     def as_processed(self, pictures: list[Any]) -> Any:
-        """A single picture goes there as a tensor, which is resized otherwise than the frames of a video."""
+        """Images for the pipeline's processor: a single one as a tensor, which is resized differently from frames."""
         if self.plan.clip.video:
             return pictures
         pixels = torch.from_numpy(np.array(pictures[0])).permute(2, 0, 1).contiguous()

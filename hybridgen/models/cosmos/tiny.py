@@ -10,7 +10,7 @@ from hybridgen.models.wan.tiny import VAE
 
 
 def cosmos(heads: int = 8, head_dim: int = 16, layers: int = 4, ffn: int = 256, **more: Any) -> Config:
-    """CosmosTransformer3DModel's configuration, as Predict2 and Predict2.5 have it."""
+    """Configuration of a CosmosTransformer3DModel, as Predict2 and Predict2.5 have it."""
     return {
         "_class_name": "CosmosTransformer3DModel",
         "num_attention_heads": heads,

@@ -1,7 +1,7 @@
 """Cosmos 3 taken apart: a mixture of transformers of which text and video have weights of their own.
 
-The text reads neither the video nor the time, so it runs through the blocks once a request (text.py). What is left,
-and split over ranks, is the video's stream.
+The text depends neither on the video nor on the time, so it runs through the blocks once per request (text.py). What is
+left, and split over ranks, is the video stream.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ UNUSED = (
     "norm",
     *(f"{kind}_{part}" for kind in ("audio", "action") for part in ("proj_in", "proj_out", "modality_embed")),
 )
-"""Parts of a transformer that frames do not need: what would write text, sound and actions."""
+"""Parts of a transformer that video does not need: those that write text, sound and actions."""
 
 
 class Cosmos3(Denoiser):
-    """Cosmos 3: text, or text and a first picture, to video; text to an image."""
+    """Cosmos 3: text, or text and a first image, to video; text to an image."""
 
     stack = "layers"
 
@@ -43,7 +43,7 @@ class Cosmos3(Denoiser):
         self.text = TextStream(self)
         self._rope: dict[int, Rope] = {}
         self._mask: Tensor | None = None
-        """1 where a number of the state is denoised, 0 in given frames and padding; None when all are."""
+        """Mask: 1 where an element of the state is denoised, 0 in given frames and padding; None when all are."""
         self.cuts = cuts(plan.facts.transformer.gated)
 
     @classmethod
@@ -65,7 +65,7 @@ class Cosmos3(Denoiser):
 
     @property
     def given_tokens(self) -> int:
-        """Tokens of the frame that is given; they come first and have no noise."""
+        """Number of tokens of the given frame; they come first and have no noise."""
         _, _, rows, columns = self.plan.latent_shape
         _, p_h, p_w = self.state.patch
         return -(-rows // p_h) * -(-columns // p_w) if self.plan.clip.image else 0
@@ -83,14 +83,14 @@ class Cosmos3(Denoiser):
         self.text.read(inputs.text)
 
     def rope(self, positions: Tensor) -> Rope:
-        """Tables of positions [3, n]: along time, height and width."""
+        """Rotary tables of positions [3, n] along time, height and width."""
         cos, sin = self.expert.rotary_emb(positions.unsqueeze(1).to(self.device), self.device, self.dtype)
         return cos.unsqueeze(2), sin.unsqueeze(2)
 
     # The video, in every step
 
     def condition(self, step: Step, now: Pass) -> Rope:
-        """Positions follow the text's, so every branch has its own; time is in the tokens already."""
+        """Condition of one branch: positions follow those of its text, and time is in the tokens already."""
         if now.branch not in self._rope:
             text = self.inputs.text[now.branch].shape[1]
             cos, sin = self.rope(video_positions(text, self.plan, self.expert.config))
@@ -157,7 +157,7 @@ class Cosmos3(Denoiser):
         return latents
 
     def denoised(self) -> Tensor | None:
-        """The mask of this rank's tokens, padded with zeros; a rank with the whole sequence predicts zeros itself."""
+        """Mask of this rank's denoised tokens, padded with zeros; with all tokens the prediction is 0 already."""
         _, _, rows, columns = self.plan.latent_shape
         _, p_h, p_w = self.state.patch
         if self.state.whole or not self.plan.clip.image and rows % p_h == 0 and columns % p_w == 0:
@@ -167,7 +167,7 @@ class Cosmos3(Denoiser):
         return self.state.cut(mask)
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
-        """The stock pipeline encodes a clip of the picture alone and keeps the first latent frame, which is it."""
+        """The image alone: the stock pipeline encodes a clip of it and keeps the first latent frame."""
         clip = self.plan.clip
         pixels: Tensor = omni._preprocess_conditioning_image(pictures[0], clip.height, clip.width)
         return pixels.unsqueeze(2)
@@ -188,7 +188,7 @@ def cuts(gated: bool) -> Cuts:
 
 
 def video_positions(text: int, plan: Plan, config: Any) -> Tensor:
-    """[3, tokens] of the whole clip, after so many tokens of text."""
+    """Positions [3, tokens] of the whole clip, after those of the text."""
     _, frames, rows, columns = plan.latent_shape
     _, p_h, p_w = plan.facts.transformer.patch
     return omni.get_3d_mrope_ids_vae_tokens(  # type: ignore[no-any-return]
@@ -217,7 +217,7 @@ class Cosmos3Encoder(Encoder):
         self.pipe = Cosmos3OmniPipeline.from_pretrained(folder, vae=vae, enable_safety_checker=False, **rest)
 
     def encode(self, prompt: str, negative_prompt: str, pictures: Sequence[Any] = ()) -> Inputs:
-        """Token ids [1, n], int64, of every branch; their lengths differ."""
+        """Token ids [1, n], int64, of every branch; the lengths differ."""
         clip = self.plan.clip
         found = self.pipe.tokenize_prompt(
             prompt,

@@ -15,12 +15,12 @@ TRAITS: Config = {
 }
 """What the pipeline can do and its defaults, as fields of ModelFacts.
 
-A video's text is a chat of so many tokens with a short prompt; it differs from prompt to prompt.
+A video's text is a chat; with a short prompt it has this many tokens.
 """
 
 
 class Cosmos3Transformer(TransformerFacts):
-    """Cosmos3OmniTransformer: text and video have weights of their own in every block, and nothing modulates a norm."""
+    """A Cosmos3OmniTransformer: text and video have separate weights in every block, and no norm is modulated."""
 
     @property
     def block_params(self) -> int:
@@ -46,7 +46,7 @@ class Cosmos3Transformer(TransformerFacts):
 
 
 def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
-    """The transformer of a checkpoint folder."""
+    """Facts of the transformer of a checkpoint folder."""
     config = folder.json("transformer/config.json")
     patch, channels = config["latent_patch_size"], config["latent_channel"]
     return Cosmos3Transformer(

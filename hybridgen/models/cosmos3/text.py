@@ -1,6 +1,6 @@
-"""The text's stream of Cosmos 3: it runs through the blocks once a request, with weights of its own.
+"""The text stream of Cosmos 3, which runs through the blocks once per request, with weights of its own.
 
-Text reads itself only. What the video needs of it are K and V of every block; after that its weights are given up.
+The text attends only to itself. The video needs K and V of every block of it; after that its weights are freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTS = (
     "input_layernorm",
     "post_attention_layernorm",
 )
-"""Modules of a block that the text alone runs through; not every checkpoint has all."""
+"""Modules of a block that only the text runs through; some checkpoints lack some of them."""
 
 
 class TextStream:
@@ -38,17 +38,17 @@ class TextStream:
     def __init__(self, model: Cosmos3) -> None:
         self.model = model
         self.kept: dict[tuple[int, int], KeyValue] = {}
-        """K and V of the text, rotated, by layer and branch; of this rank's heads."""
+        """K and V of the text, rotated, of this rank's heads, by layer and branch."""
         self.done = False
-        """Whether the text was read, and its weights are gone."""
+        """Whether the text has been read, and its weights freed."""
 
     def needs(self, key: str) -> bool:
-        """Whether a parameter of the transformer takes part."""
+        """Whether a parameter of the transformer belongs to the text stream."""
         _, _, of_block = key.removeprefix(f"{self.model.stack}.").partition(".")
         return key.startswith(EMBEDDING) or any(of_block.startswith(f"{part}.") for part in PARTS)
 
     def read(self, texts: list[Tensor]) -> None:
-        """Token ids [1, n] of every branch, of which those of this rank's are read."""
+        """Read the token ids [1, n] of this rank's branches; `texts` has those of every branch."""
         assert not self.done, "the weights that read text are gone: a new request needs a new model"
         for branch in self.model.slots.branches:
             ids = texts[branch]
@@ -59,11 +59,11 @@ class TextStream:
             give_up(block, PARTS)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Token ids [1, n] -> hidden state [1, n, D]."""
+        """Embed token ids [1, n] as a hidden state [1, n, D]."""
         return self.model.expert.embed_tokens(ids)  # type: ignore[no-any-return]
 
     def run_blocks(self, branch: int, hidden: Tensor) -> Tensor:
-        """Hidden state of the text [1, n, D] through this rank's blocks, of which K and V are kept."""
+        """Run the text's hidden state [1, n, D] through this rank's blocks and keep K and V of each."""
         rope = self.model.rope(positions(hidden.shape[1], self.model.expert.config))
         blocks = getattr(self.model.expert, self.model.stack)
         last = self.model.plan.facts.transformer.layers - 1
@@ -73,7 +73,7 @@ class TextStream:
 
 
 def run_block(block: Any, hidden: Tensor, rope: Rope, last: bool) -> tuple[KeyValue, Tensor]:
-    """The text's K and V as the video sees them, and its hidden state after one block, which the last need not make."""
+    """K and V of the text as the video sees them, and its hidden state after one block (not needed of the last)."""
     attn, normed = block.self_attn, block.input_layernorm(hidden)
     k, v = attn.norm_k(heads(attn.to_k(normed), attn)), heads(attn.to_v(normed), attn)
     shown = k if attn.k_norm_und_for_gen is None else attn.k_norm_und_for_gen(k)
@@ -88,7 +88,7 @@ def run_block(block: Any, hidden: Tensor, rope: Rope, last: bool) -> tuple[KeyVa
 
 
 def positions(tokens: int, config: Any) -> Tensor:
-    """[3, tokens]: one after the other, on all three axes."""
+    """Positions [3, tokens] of the text: one after the other, on all three axes."""
     return omni.get_3d_mrope_ids_text_tokens(tokens, 0, config.enable_fps_modulation)[0]  # type: ignore[no-any-return]
 
 
@@ -99,12 +99,12 @@ def rotate(x_BSHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def heads(x: Tensor, attn: Any) -> Tensor:
-    """[1, n, heads * head_dim] -> [1, n, heads, head_dim]."""
+    """Split heads: [1, n, heads * head_dim] -> [1, n, heads, head_dim]."""
     return x.unflatten(2, (-1, attn.head_dim))  # type: ignore[no-untyped-call,no-any-return]
 
 
 def give_up(owner: nn.Module, names: Sequence[str]) -> None:
-    """Take modules and parameters away, and their memory with them, where they are."""
+    """Free those of the named modules and parameters that exist, with their memory."""
     for name in names:
         parent, _, part = name.rpartition(".")
         if hasattr(holder := owner.get_submodule(parent), part):

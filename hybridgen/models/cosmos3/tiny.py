@@ -11,7 +11,7 @@ from hybridgen.models.wan.tiny import RESIDUAL_VAE
 def cosmos3(
     heads: int = 8, kv_heads: int = 2, head_dim: int = 16, layers: int = 4, ffn: int = 128, **more: Any
 ) -> Config:
-    """Cosmos3OmniTransformer's configuration. The hidden state is as wide whatever the number of heads."""
+    """Configuration of a Cosmos3OmniTransformer; the width of the hidden state does not depend on the heads."""
     eighth = head_dim // 8
     return {
         "_class_name": "Cosmos3OmniTransformer",

@@ -1,1 +1,1 @@
-"""Tiny checkpoints with random weights, one of every kind: for trying a split, and for tests, without real weights."""
+"""Tiny checkpoints with random weights, one of every kind, for trying a split and for tests."""

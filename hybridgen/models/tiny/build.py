@@ -33,7 +33,7 @@ def build(name: str, folder: Path, **changes: Any) -> Path:
 
 
 def components(kind: Kind, changes: dict[str, Any]) -> dict[str, Any]:
-    """Every component by the name of its subfolder."""
+    """All components by the names of their subfolders."""
     if kind.text in ("umt5", "t5"):
         tokenizer = parts.t5_tokenizer()
         made = {"tokenizer": tokenizer, "text_encoder": parts.t5_encoder(tokenizer, kind.text == "umt5")}
@@ -53,7 +53,7 @@ def components(kind: Kind, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(component: Any) -> list[str]:
-    """Library and class, as model_index.json names them; without torchvision a class of pictures has another name."""
+    """Library and class as model_index.json names them; without torchvision an image class has another name."""
     kind = type(component)
     return [kind.__module__.split(".")[0], kind.__name__.removesuffix("Pil")]
 

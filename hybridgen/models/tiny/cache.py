@@ -55,7 +55,7 @@ def _cache() -> Path:
 
 
 def _version() -> str:
-    """Changes with everything that decides about the bytes: this code and the libraries that write."""
+    """A version that changes with everything that decides the bytes: this code and the libraries that write."""
     import hashlib
     from importlib.metadata import version
 

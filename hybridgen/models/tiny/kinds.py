@@ -24,7 +24,7 @@ class Kind:
 
     name: str
     pipeline: str
-    """diffusers' class."""
+    """diffusers' pipeline class."""
     transformer: Callable[..., Config]
     fields: Config = field(default_factory=dict)
     """Arguments of the function above."""
@@ -36,13 +36,13 @@ class Kind:
     """Configuration of the autoencoder."""
     scheduler: Config = field(default_factory=dict)
     optional: tuple[str, ...] = ()
-    """Components that the pipeline may have; model_index.json names those as absent that this kind has not."""
+    """Optional components of the pipeline; model_index.json lists those that this kind lacks as absent."""
     index: Config = field(default_factory=dict)
     """Entries of model_index.json besides the components."""
     defaults: RequestDefaults = DEFAULTS
 
 
 def unipc(**more: Any) -> Config:
-    """UniPC's configuration for flow matching."""
+    """Configuration of UniPC for flow matching."""
     flow = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
     return {"_class_name": "UniPCMultistepScheduler", **flow, **more}

@@ -46,7 +46,7 @@ PIXEL_SCALE = 0.7
 
 
 def _byte_tokenizer(marks: tuple[str, ...]) -> Tokenizer:
-    """A token a byte, after the special ones: it encodes any text."""
+    """A tokenizer with one token per byte after the special ones, which encodes any text."""
     tokens = [*marks, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     bpe = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -79,7 +79,7 @@ def qwen_tokenizer() -> Any:
 
 
 def t5_encoder(tokenizer: Any, multilingual: bool) -> Any:
-    """T5's encoder of two layers, or UMT5's."""
+    """A T5 or UMT5 encoder of two layers."""
     config, model = (UMT5Config, UMT5EncoderModel) if multilingual else (T5Config, T5EncoderModel)
     size = {"d_model": TEXT_WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -88,7 +88,7 @@ def t5_encoder(tokenizer: Any, multilingual: bool) -> Any:
 
 
 def qwen_encoder(tokenizer: Any) -> Any:
-    """Qwen2.5-VL of two layers, and a tower for pictures that is never used."""
+    """A Qwen2.5-VL of two layers, with a vision tower that is never used."""
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": QWEN_WIDTH,
@@ -111,7 +111,7 @@ def qwen_encoder(tokenizer: Any) -> Any:
 
 
 def image_encoder() -> Any:
-    """CLIP's vision tower; its last layer but one is what Wan reads."""
+    """A CLIP vision tower; Wan reads its last layer but one."""
     config = CLIPVisionConfig(
         hidden_size=IMAGE_WIDTH,
         intermediate_size=64,
@@ -128,7 +128,7 @@ def image_processor() -> Any:
 
 
 def autoencoder(config: Config) -> Any:
-    """The autoencoder of a configuration."""
+    """The autoencoder of a configuration, with weights drawn from a seed."""
     model = from_config(config, seed=3)
     with torch.no_grad():
         model.decoder.conv_out.weight.mul_(PIXEL_SCALE)
@@ -136,7 +136,7 @@ def autoencoder(config: Config) -> Any:
 
 
 def from_config(config: Config, seed: int | None = None) -> Any:
-    """diffusers' class of a configuration; with weights from a seed, where it has weights.
+    """A component of diffusers from its configuration, with weights drawn from a seed where it has weights.
 
     Raises TypeError for a field that the class does not have.
     """

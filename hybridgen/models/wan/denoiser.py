@@ -34,7 +34,7 @@ class Condition:
 
 
 class WanSelfAttention(SelfAttention):
-    """Queries and keys are normed over all heads at once."""
+    """Processor that norms queries and keys over all heads at once."""
 
     def heads(self, attn: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k = self.model.slots.norm((attn.norm_q, attn.to_q(hidden_states)), (attn.norm_k, attn.to_k(hidden_states)))
@@ -46,7 +46,7 @@ class WanSelfAttention(SelfAttention):
 
 
 class WanTextAttention(TextAttention):
-    """Queries and keys are normed over all heads at once."""
+    """Processor that norms queries and keys over all heads at once."""
 
     def normed(self, norm: Any, x: Tensor, heads: int) -> Tensor:
         (x,) = self.model.slots.norm((norm, x))
@@ -105,7 +105,7 @@ class Wan(Denoiser):
         return F.linear(x, weight, conv.bias)
 
     def condition(self, step: Step, now: Pass) -> Condition:
-        """Text and position are computed once per expert."""
+        """Condition of one step and branch; text and positions are computed once per expert."""
         expert = self.experts[step.expert]
         embedder, embeds = expert.condition_embedder, self.inputs.text[now.branch]
         key = (step.expert, now.branch)
@@ -124,7 +124,7 @@ class Wan(Denoiser):
         return time.unsqueeze(0), modulation
 
     def embed_time(self, timesteps: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Timesteps [n] -> their embeddings [n, D] and modulations [n, 6, D]."""
+        """Embed timesteps [n]: embeddings [n, D] and modulations [n, 6, D]."""
         embedder = self.experts[step.expert].condition_embedder
         time = embedder.timesteps_proj(timesteps)
         time = embedder.time_embedder(time.to(next(embedder.time_embedder.parameters()).dtype)).to(self.dtype)
@@ -142,7 +142,7 @@ class Wan(Denoiser):
 
 
 class WanEncoder(Encoder):
-    """UMT5 with its tokenizer."""
+    """Encoder of text: UMT5 with its tokenizer."""
 
     pipeline: ClassVar[str] = "WanPipeline"
 

@@ -7,7 +7,7 @@ from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 
 class WanTransformer(TransformerFacts):
-    """WanTransformer3DModel: a table of modulations, cross-attention to the text, and to a picture where it is read."""
+    """A WanTransformer3DModel: a table of modulations, cross-attention to the text and, in some, to an image."""
 
     @property
     def block_params(self) -> int:
@@ -39,7 +39,7 @@ class WanTransformer(TransformerFacts):
 
 
 def transformer(folder: Folder, index: Config) -> WanTransformer:
-    """The transformer of a checkpoint folder."""
+    """Facts of the transformer of a checkpoint folder."""
     config = folder.json("transformer/config.json")
     patch_t, patch_h, patch_w = config["patch_size"]
     return WanTransformer(
@@ -62,8 +62,8 @@ def transformer(folder: Folder, index: Config) -> WanTransformer:
 def model(folder: Folder, index: Config) -> Config:
     """Further facts: how a Wan checkpoint uses pictures, and its defaults.
 
-    With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with a picture or without. Otherwise the transformer
-    may read an embedding of the picture: of the first and the last where it has positions for both, else of one.
+    With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with an image or without. Otherwise the transformer may
+    read an embedding of the first image, and of the last if it has positions for both.
     """
     found: Config = {"defaults": RequestDefaults(width=832, height=480)}
     if index.get("expand_timesteps"):

@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2, from text, from pictures, or both. No torch until a class is asked for."""
+"""Wan 2.1 and 2.2, from text, from images, or both. No torch until a class is asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Wan from pictures: the pieces of diffusers' WanImageToVideoPipeline that a rank runs.
+"""Wan from images: the pieces of diffusers' WanImageToVideoPipeline that a rank runs.
 
-Of the given pictures the autoencoder makes a condition, which is cut with the sequence once. Wan 2.1 and Wan 2.2's A14B
-read it as further channels beside the latents; in Wan 2.2's 5B it stands in place of the first frame's latents.
+The autoencoder encodes the given images as a condition, which is cut with the sequence once. Wan 2.1 and Wan 2.2's A14B
+read it as further channels next to the latents; in Wan 2.2's 5B it replaces the first frame's latents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hybridgen.plan.plan import Plan
 
 
 class ImageAttention(WanTextAttention):
-    """Attention processor for cross-attention to the text and, apart from it, to the embedded pictures."""
+    """Attention processor for cross-attention to the text and, separately, to the embedded images."""
 
     def __init__(self, model: WanImage, expert: int) -> None:
         super().__init__(model)
@@ -41,7 +41,7 @@ class WanPictures(Wan):
     """Base of the models that start from pictures: the frames that the autoencoder encodes."""
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
-        """The first picture, grey (zeros) where nothing is known, and the last picture where it is given."""
+        """Frames to encode: the first image, grey (zeros) where nothing is known, and the last image if it is given."""
         from diffusers.video_processor import VideoProcessor
 
         clip = self.plan.clip
@@ -71,7 +71,7 @@ class WanImage(WanPictures):
         return ImageAttention(self, expert) if self.plan.facts.transformer.image_dim else WanTextAttention(self)
 
     def pictures(self, expert: int) -> Tensor:
-        """The pictures as an expert's blocks read them, [1, tokens, D]; the same for every branch."""
+        """Embedded images as an expert's blocks read them, [1, tokens, D]; equal for every branch."""
         if expert not in self._pictures:
             self._pictures[expert] = self.experts[expert].condition_embedder.image_embedder(self.inputs.image)
         return self._pictures[expert]
@@ -84,8 +84,9 @@ class WanImage(WanPictures):
         self._given = self.state.cut(given).to(self.dtype)
 
     def mask(self) -> Tensor:
-        """1 for frames that are given, 0 for others: [1, stride, T, h, w], a channel for each frame of video that a
-        latent frame stands for. The first stands for one frame, in all its channels."""
+        """Mask, 1 for given frames and 0 for others: [1, stride, T, h, w], with a channel for each frame of video in a
+        latent frame. The first latent frame stands for one frame, in all channels.
+        """
         mask = torch.zeros(1, self.plan.facts.vae.stride_time, *self.plan.latent_shape[1:])
         mask[:, :, 0] = 1
         if self.plan.clip.last_image:
@@ -93,13 +94,13 @@ class WanImage(WanPictures):
         return mask
 
     def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
-        """Channels of the condition follow those of the latents."""
+        """Embed the tokens that run now; channels of the condition follow those of the latents."""
         given = self.state.here(self._given, now.patch)
         return super().embed(self.state.beside(x.to(self.dtype), given), step, now)
 
 
 class WanTokenTime(WanPictures):
-    """Wan 2.2's 5B, from text alone or from a picture: every token has a timestep of its own, 0 where it is given."""
+    """Wan 2.2's 5B, from text or from an image: every token has its own timestep, which is 0 in a given frame."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         super().__init__(plan, experts, scheduler, kernel, shard)
@@ -147,7 +148,7 @@ class WanTokenTime(WanPictures):
 
 
 class WanImageEncoder(WanEncoder):
-    """UMT5, and CLIP's vision tower where the transformer reads its embedding."""
+    """Encoders of text (UMT5) and, where the transformer reads an image embedding, of images (CLIP's vision tower)."""
 
     pipeline = "WanImageToVideoPipeline"
 

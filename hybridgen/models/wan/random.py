@@ -1,4 +1,4 @@
-"""A Wan transformer with random weights, for what needs its shapes and its speed and not its pictures."""
+"""A Wan transformer with random weights, for code that needs its shapes and speed and not its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridgen.plan.facts import TransformerFacts
 
 
 def transformer(facts: TransformerFacts, dtype: torch.dtype = torch.float32) -> Any:
-    """diffusers' transformer of these facts, with the weights that it draws."""
+    """A transformer of diffusers with these facts and randomly drawn weights."""
     from diffusers import WanTransformer3DModel
 
     model = WanTransformer3DModel(
@@ -29,7 +29,7 @@ def transformer(facts: TransformerFacts, dtype: torch.dtype = torch.float32) -> 
 
 
 def cast(model: Any, dtype: torch.dtype) -> Any:
-    """The model in another dtype, but for the modules that from_pretrained keeps in fp32."""
+    """The model in another dtype, except for the modules that from_pretrained keeps in fp32."""
     for name, parameter in model.named_parameters():
         if not any(part in name.split(".") for part in model._keep_in_fp32_modules):
             parameter.data = parameter.data.to(dtype)

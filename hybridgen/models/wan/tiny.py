@@ -11,7 +11,7 @@ from hybridgen.models.tiny.kinds import DEFAULTS, IMAGE_TOKENS, IMAGE_WIDTH, TEX
 def wan(
     heads: int = 8, head_dim: int = 16, layers: int = 4, ffn: int = 192, image: bool = False, **more: Any
 ) -> Config:
-    """WanTransformer3DModel's configuration; `image`: with cross-attention to an encoded picture."""
+    """Configuration of a WanTransformer3DModel; `image` adds cross-attention to an encoded image."""
     with_image = {"image_dim": IMAGE_WIDTH, "added_kv_proj_dim": heads * head_dim} if image else {}
     return {
         "_class_name": "WanTransformer3DModel",
@@ -28,12 +28,12 @@ def wan(
 
 
 def of_wan(boundary: float | None = None, expand_timesteps: bool = False) -> Config:
-    """What Wan's pipelines keep in model_index.json besides their components."""
+    """Entries of Wan's model_index.json besides the components."""
     return {"boundary_ratio": boundary, "expand_timesteps": expand_timesteps}
 
 
 def vae(channels: int, **layout: Any) -> Config:
-    """AutoencoderKLWan's configuration."""
+    """Configuration of an AutoencoderKLWan."""
     return {
         "_class_name": "AutoencoderKLWan",
         "base_dim": 4,
@@ -56,7 +56,7 @@ RESIDUAL_VAE = vae(
     scale_factor_temporal=4,
     decoder_base_dim=4,
 )
-"""Wan 2.2's layout: 16 pixels a cell."""
+"""Configuration of an AutoencoderKLWan in Wan 2.2's layout: 16 pixels per latent cell."""
 
 WAN_TEXT = Kind(
     "wan2.1-t2v",

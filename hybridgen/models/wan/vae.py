@@ -23,7 +23,7 @@ from hybridgen.models.autoencoder import Autoencoder, Sees, Side
 
 
 class WanAutoencoder(Autoencoder):
-    """AutoencoderKLWan in either layout. Earlier frames of a stream are remembered in the module itself."""
+    """An AutoencoderKLWan in either layout. Earlier frames of a stream are kept in the module itself."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> WanAutoencoder:
@@ -39,7 +39,7 @@ class WanAutoencoder(Autoencoder):
 
     @torch.no_grad()
     def decode(self, latents_BCTHW: Tensor) -> Iterator[Tensor]:
-        """Joined, the pixels equal vae.decode bit for bit. What was yielded is not kept, which vae.decode does."""
+        """Decode as a stream; joined, the pixels equal vae.decode bit for bit. What was yielded is not kept."""
         vae = self.module
         assert latents_BCTHW.shape[0] == 1 and not vae.use_tiling
         vae.clear_cache()
@@ -57,12 +57,12 @@ class WanAutoencoder(Autoencoder):
 
     @torch.no_grad()
     def encode(self, pixels_BCTHW: Tensor) -> Tensor:
-        """The moments of vae.encode, bit for bit; pixels are [1, 3, stride n + 1, H, W]."""
+        """Encode pixels [1, 3, stride n + 1, H, W]; the moments equal those of vae.encode bit for bit."""
         moments: Tensor = self.module.quant_conv(torch.cat(list(self._features(pixels_BCTHW)), dim=2))
         return moments
 
     def _features(self, pixels_BCTHW: Tensor) -> Iterator[Tensor]:
-        """What the encoder makes of each latent frame, [1, 2 C, 1, h, w]."""
+        """Features that the encoder makes of each latent frame, [1, 2 C, 1, h, w]."""
         vae, (batch, _, frames, _, _) = self.module, pixels_BCTHW.shape
         stride = vae.config.scale_factor_temporal
         assert batch == 1 and frames % stride == 1 and not vae.use_tiling

@@ -12,7 +12,7 @@ from hybridgen.plan.autoencoder import Half, Layer, VaeFacts
 
 @dataclass(frozen=True)
 class WanVae(VaeFacts):
-    """AutoencoderKLWan in either layout: Wan 2.1's, or Wan 2.2's residual one. The defaults are Wan 2.1's.
+    """An AutoencoderKLWan in either layout: Wan 2.1's, or Wan 2.2's residual one. The defaults are Wan 2.1's.
 
     The inputs held at the peak were counted with fake tensors at 1280x720 on the autoencoders of Wan 2.1 and 2.2:
     decoding is within 4%, encoding within 5% from 17 frames on; fewer need up to a quarter less than this says.
@@ -28,7 +28,7 @@ class WanVae(VaeFacts):
     time_upsample: tuple[bool, ...] = (True, True, False)
     """Which of the decoder's upsamplers doubles the frames as well."""
     residual: bool = False
-    """Wan 2.2's residual layout (another decoder graph than Wan 2.1's)."""
+    """Whether the layout is Wan 2.2's residual one, whose decoder graph differs from Wan 2.1's."""
     patch: int = 1
     """Pixels per side that the outermost layer folds into channels."""
 
@@ -47,7 +47,7 @@ class WanVae(VaeFacts):
         return self.encoder_base_dim or self.base_dim
 
     def _decoder_layers(self) -> Iterator[Layer]:
-        """The order of diffusers' WanDecoder3d."""
+        """Convolutions of the decoder in the order of diffusers' WanDecoder3d."""
         frames = scale = 1
         channels = self.base_dim * self.dim_mult[-1]
         yield Layer(self.latent_channels, 1, frames, scale)
@@ -66,7 +66,7 @@ class WanVae(VaeFacts):
         yield Layer(out, 1, frames, scale)
 
     def _encoder_layers(self) -> Iterator[Layer]:
-        """The order of diffusers' WanEncoder3d, which both layouts share."""
+        """Convolutions of the encoder in the order of diffusers' WanEncoder3d, which both layouts share."""
         frames, scale = self.stride_time, self.stride_space // self.patch
         channels = self._encoder_dim
         yield Layer(3 * self.patch**2, 1, frames, scale)
@@ -96,7 +96,7 @@ VAE_22 = WanVae(
 
 
 def read(folder: Folder) -> WanVae:
-    """The autoencoder of a checkpoint folder."""
+    """Facts of the autoencoder of a checkpoint folder."""
     config = folder.json("vae/config.json")
     return WanVae(
         latent_channels=config["z_dim"],
