@@ -1,1 +1,1 @@
-"""One folder a strategy: rules.py says what it may and costs, run.py changes a loaded model."""
+"""One folder per strategy: rules.py says what is legal and what it costs, run.py changes a loaded model."""

@@ -31,7 +31,7 @@ from hybridgen.strategies.usp.rules import STRATEGY as usp
 # isort: on
 
 STRATEGIES: tuple[Strategy, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Strategy))
-"""What was imported above, in that order."""
+"""The imported declarations, in the order of the imports."""
 DEGREES = tuple(sorted((d for s in STRATEGIES for d in s.degrees), key=lambda degree: degree.listed))
 """Every degree in the order of the flags, which is that of a recipe's keys."""
 BY_DEGREE = {degree.name: strategy for strategy in STRATEGIES for degree in strategy.degrees}
@@ -39,11 +39,11 @@ OPTIONS = tuple(sorted((o for s in STRATEGIES for o in s.options), key=lambda op
 SHORTHANDS = tuple(sorted((o for s in STRATEGIES for o in s.shorthands), key=lambda option: option.listed))
 SETTINGS: tuple[degrees.Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
 PAIRED = tuple(axis.name for degree in DEGREES for axis in degree.axes if len(degree.axes) > 1)
-"""Axes that are not named like their degree: rows and columns."""
+"""Axes with other names than their degree: rows and columns."""
 OVERLAID = tuple(degree.name for degree in DEGREES if degree.is_overlaid)
 """Degrees that are laid over the mesh and say nothing of the number of ranks."""
 BESIDE = tuple(setting.name for setting in (*SHORTHANDS, *OPTIONS)) + ("order",)
-"""Flags that say more about degrees, and go where those are changed."""
+"""Flags that add to degrees and are dropped where those change."""
 
 if TYPE_CHECKING:
     from hybridgen.plan.degrees import Degrees as Degrees
@@ -67,7 +67,7 @@ def active(plan: Plan) -> list[Strategy]:
 
 
 def violations(plan: Plan) -> list[RequestError]:
-    """Every rule that the plan breaks, first things first."""
+    """Every rule that the plan breaks, the most basic first."""
     return [broken for s in STRATEGIES for broken in s.violations(plan)]
 
 
@@ -78,7 +78,7 @@ def traffic(plan: Plan, rank: int) -> list[Message]:
 
 
 def memory(plan: Plan, rank: int) -> list[Term]:
-    """What the strategies need on a rank beside the model itself."""
+    """Memory that the strategies need on a rank in addition to the model."""
     return [term for s in STRATEGIES for term in s.memory(plan, rank)]
 
 

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def changes_nothing(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
-    """apply() of what only sets other strategies' degrees."""
+    """Leave the model as it is, as a strategy does that only sets others' degrees."""
 
 
 def no_violations(plan: Plan) -> Iterable[RequestError]:
-    """Every degree is legal."""
+    """No rules broken, because every degree is legal."""
     return ()
 
 
 def no_traffic(plan: Plan, rank: int) -> Iterable[Message]:
-    """Nothing is sent."""
+    """No messages."""
     return ()
 
 
 def no_memory(plan: Plan, rank: int) -> Iterable[Term]:
-    """Nothing is held beside the model."""
+    """No memory in addition to the model."""
     return ()
 
 
@@ -48,7 +48,7 @@ class Strategy:
     rules: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The reason of every rule of the strategy, by rule id."""
     violations: Callable[[Plan], Iterable[RequestError]] = no_violations
-    """The rules that a plan breaks, first things first."""
+    """The rules that a plan breaks, the most basic first."""
     traffic: Callable[[Plan, int], Iterable[Message]] = no_traffic
     """Every message that a rank sends in one request, to the byte."""
     memory: Callable[[Plan, int], Iterable[Term]] = no_memory
@@ -57,15 +57,15 @@ class Strategy:
     """(degree, plan, ranks) -> values of a degree that the planner tries, in this order. They divide the number of
     ranks, which is what other degrees leave; the plan has the degrees that were chosen before. None: all divisors."""
     options: tuple[Setting, ...] = ()
-    """Whole numbers above 0 that can be set beside its degrees; each is a field of Plan."""
+    """Whole numbers above 0 that can be set in addition to the degrees; each is a field of Plan."""
     shorthands: tuple[Shorthand, ...] = ()
     """Flags that set degrees of other strategies."""
 
     def degree(self, plan: Plan) -> int:
-        """Ranks that it uses."""
+        """Number of ranks that the strategy uses."""
         return math.prod(plan.degrees.size(axis.name) for degree in self.degrees for axis in degree.axes)
 
     @property
     def is_overlaid(self) -> bool:
-        """Whether its ranks are laid over those of the others."""
+        """Whether the strategy's ranks are laid over those of the others."""
         return bool(self.degrees) and all(degree.is_overlaid for degree in self.degrees)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per layer and pass: Q gathered in the row group, K/V in the column group, partial outputs back in the row."""
+    """Messages per layer and pass: Q in the row group, K/V in the column group, partial outputs back in the row."""
     rows, cols = plan.degrees.attn2d
     q_heads, k_heads = plan.attention_heads
     head_dim, e = plan.facts.transformer.head_dim, plan.itemsize
@@ -35,7 +35,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """The most that is held at once for the exchanges. Shards of several patches are copied when they are joined."""
+    """The most that is held at once for the exchanges; shards of several patches are copied when they are joined."""
     rows, cols = plan.degrees.attn2d
     if rows * cols == 1:
         return
@@ -83,7 +83,7 @@ COL = Axis(
 
 
 def choices(degree: Degree, plan: Plan, left: int) -> list[Value]:
-    """Any grid, but none beside a ring."""
+    """Grids that may be chosen: any, but none together with a ring."""
     return degree.divisions(left) if plan.degrees.ring == 1 else [degree.one]
 
 

@@ -21,12 +21,12 @@ from hybridgen.plan.plan import Plan
 
 
 def pack(out: Tensor, lse: Tensor) -> Tensor:
-    """out [..., D] and fp32 lse [..., 1] side by side in out's dtype, [..., D + 4 / itemsize], bits unchanged."""
+    """Put out [..., D] and fp32 lse [..., 1] side by side in out's dtype, [..., D + 4 / itemsize], bits unchanged."""
     return torch.cat([out, lse.contiguous().view(out.dtype)], -1)
 
 
 def unpack(packed: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
-    """The inverse of pack."""
+    """Split what pack() put together."""
     out, lse = torch.split(packed, [head_dim, packed.shape[-1] - head_dim], -1)
     return out, lse.contiguous().view(torch.float32)
 
@@ -43,9 +43,9 @@ def attention2d(
     now: Pass,
     beside: Sequence[Partial] = (),
 ) -> Tensor:
-    """query_group shares the queries of a row of ranks, key_group the keys of a column, which are cp `blocks`.
+    """Attend with the queries of a row of ranks to the keys of a column, which are cp `blocks`.
 
-    `beside` are parts that the own queries have seen already: of keys that every rank has.
+    `beside` are partial results of the own queries over keys that every rank has.
     """
 
     def seen() -> Partial:  # what it gathers is gone when its result is sent

@@ -33,7 +33,7 @@ def violations(plan: Plan) -> Iterator[RequestError]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Once a step the last stage's ranks exchange their shard of the prediction."""
+    """Messages once a step: the last stage's ranks exchange their shards of the prediction."""
     if plan.degrees.cfg == 1:
         return
     last = plan.layout.coordinates(rank)["pipefusion"] == plan.degrees.pipefusion - 1
@@ -42,7 +42,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """The two gathered predictions."""
+    """Memory of the two gathered predictions."""
     if plan.degrees.cfg > 1:
         yield Term("cfg predictions", 2 * plan.state_size * plan.itemsize, moment="step")
 
@@ -66,7 +66,7 @@ CFG = Axis(
 
 
 def choices(degree: Degree, plan: Plan, left: int) -> list[int]:
-    """Two halves first."""
+    """Degrees of cfg to try: two halves first."""
     return [cfg for cfg in (2, 1) if left % cfg == 0]
 
 

@@ -1,1 +1,1 @@
-"""The VAE decodes strips of the picture with halo exchange."""
+"""The VAE decodes strips of the frame with halo exchange."""

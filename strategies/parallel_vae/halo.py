@@ -1,4 +1,4 @@
-"""Strips: frames cut into runs of rows (or columns), one a rank, and the layers that look beyond their strip.
+"""Strips: frames cut into runs of rows (or columns), one per rank, and the layers that look beyond their strip.
 
 A tensor is [..., H, W] throughout, whole on one of the two dims and a strip on the other, `dim`. The layers that
 see past the edge of a strip, of four kinds, are those that an autoencoder names (Autoencoder.wide_layers).
@@ -30,7 +30,7 @@ class Strip:
 
     group: Group
     dim: int
-    """-2: rows are split, -1: columns are."""
+    """The dim that is split: -2 for rows, -1 for columns."""
     sizes: tuple[int, ...]
     """Latent rows (or columns) of each rank of the group, in order."""
 
@@ -66,12 +66,12 @@ def restore_edges(strip: Strip, frames: Tensor, kept: tuple[Tensor, Tensor]) -> 
 
 
 def drop_padding(shards: Tensor, lengths: list[int]) -> Tensor:
-    """[V, N, longest, C], padded at the end -> [N, sum of lengths, C]."""
+    """Join [V, N, longest, C], padded at the end, to [N, sum of lengths, C]."""
     return torch.cat([shard[:, :length] for shard, length in zip(shards, lengths, strict=True)], dim=1)
 
 
 def convolve(padded: Tensor, conv: torch.nn.Conv3d) -> Tensor:
-    """A convolution that adds no padding of its own.
+    """Run a convolution without padding.
 
     On CPUs torch takes oneDNN for a single clip only if C x T x H > 20480 (use_mkldnn in ATen's
     Convolution.cpp). Short strips would get its other kernel, measured to be 1 to 5 times slower, so oneDNN
@@ -159,7 +159,7 @@ class StripAttention:
         return out.view(batch, -1, channels, height, width).transpose(1, 2) + x_BCTHW
 
     def gather(self, tokens: Tensor, per_row: int) -> Tensor:
-        """[N, own, C] -> [N, H * W, C], rank by rank; attention does not mind the order of keys."""
+        """Gather [N, own, C] of every rank to [N, H * W, C]; attention does not depend on the order of keys."""
         lengths = [size * per_row for size in self.strip.sizes]
         padded = F.pad(tokens, (0, 0, 0, max(lengths) - tokens.shape[1]))
         return drop_padding(self.strip.group.all_gather(padded), lengths)

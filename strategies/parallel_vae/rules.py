@@ -26,7 +26,7 @@ RULES = {
     "vae-rows": "Each rank decodes a strip of every frame, and a strip has at least one latent row.",
 }
 NAME = "parallel-vae"
-"""The VAE runs in fp32."""
+"""Name of the strategy, under which its traffic is counted."""
 
 
 def split_dim(plan: Plan) -> int:
@@ -41,7 +41,7 @@ def strip_sizes(plan: Plan) -> tuple[int, ...]:
 
 
 def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
-    """(channels, frames, rows, columns) of the video that is encoded; no frames: none is."""
+    """Shape (channels, frames, rows, columns) of the video that is encoded; 0 frames if none is."""
     _, _, rows, columns = plan.latent_shape
     stride = plan.facts.vae.stride_space
     return 3, plan.clip.encoded_frames, rows * stride, columns * stride
@@ -74,13 +74,13 @@ def across(plan: Plan) -> int:
 
 
 def _place(plan: Plan, rank: int) -> int | None:
-    """Which strip a rank works on; None when it has none or nothing is split."""
+    """Number of the strip that a rank works on; None when it has none or nothing is split."""
     ranks = plan.layout.vae_ranks()
     return ranks.index(rank) if rank in ranks and len(ranks) > 1 else None
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """What the given video's encoding sends, if there is one, and then the decoding."""
+    """Messages of encoding the conditioning frames, if there are any, and then of decoding."""
     place = _place(plan, rank)
     if place is None:
         return
@@ -90,7 +90,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def _encoding(plan: Plan, place: int) -> Iterator[Message]:
-    """Pixels once; per latent frame edges for every convolution, keys and values; the moments once."""
+    """Messages of encoding: pixels and moments once; per latent frame edges of convolutions, keys and values."""
     vae, sizes, frames = plan.facts.vae, strip_sizes(plan), encoded_latents(plan)
     if place == 0:
         size = math.prod(pixel_shape(plan)) // sum(sizes) * sum(sizes[1:]) * FP32
@@ -102,7 +102,7 @@ def _encoding(plan: Plan, place: int) -> Iterator[Message]:
 
 
 def _decoding(plan: Plan, place: int) -> Iterator[Message]:
-    """Latents once; per latent frame edges for every convolution, keys and values, the finished pixels."""
+    """Messages of decoding: latents once; per latent frame edges of convolutions, keys and values, and pixels."""
     vae, sizes = plan.facts.vae, strip_sizes(plan)
     channels, frames, _, _ = plan.latent_shape
     if place == 0:
@@ -117,7 +117,7 @@ def _decoding(plan: Plan, place: int) -> Iterator[Message]:
 
 
 def _exchanges(plan: Plan, place: int, half: Half, passes: int, phase: Phase) -> Iterator[Message]:
-    """What all passes through one half of the VAE send: edges, and keys and values of the attention in its middle."""
+    """Messages of all passes through one half of the VAE: edges, and keys and values of its middle attention."""
     sizes, edge = strip_sizes(plan), across(plan) * FP32
     before, after = place > 0, place < len(sizes) - 1
     for (width, length, strided), count in halo_counts(half, passes).items():
@@ -129,7 +129,7 @@ def _exchanges(plan: Plan, place: int, half: Half, passes: int, phase: Phase) ->
 
 
 def halo_counts(half: Half, passes: int) -> Counter[tuple[int, int, bool]]:
-    """How many exchanges of edges so many passes have, by (channels, frames x length per latent column, strided)."""
+    """Number of exchanges of edges in these passes, by (channels, frames x length per latent column, strided)."""
     counts: Counter[tuple[int, int, bool]] = Counter()
     for x in half.layers if passes else ():
         counts[x.channels, x.first_frames * x.scale, x.strided] += 1
@@ -148,7 +148,7 @@ class Work(NamedTuple):
 
 @lru_cache(maxsize=64)
 def numbers_held(half: Half, passes: int) -> tuple[int, int]:
-    """Numbers for each latent cell: those kept from pass to pass, and the largest input in the fullest pass."""
+    """Elements per latent cell: those kept from pass to pass, and the largest input in the fullest pass."""
     kept = min(PAST, passes) * sum(x.channels * x.scale**2 for x in half.layers if x.remembers)
     return kept, max(x.channels * x.frames_of(passes == 1) * x.scale**2 for x in half.layers)
 
@@ -161,7 +161,7 @@ def at_work(plan: Plan) -> Iterator[Work]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Estimate of the tensors of decoding and encoding beside the weights, also where one rank works alone.
+    """Estimated tensors of decoding and encoding without the weights, also where one rank works alone.
 
     Remembered frames, and work: about as much as so many inputs of the largest convolution. What kernels copy is not
     in it. The first rank holds the whole video that is encoded.

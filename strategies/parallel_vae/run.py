@@ -21,7 +21,7 @@ from hybridgen.strategies.parallel_vae.rules import NAME, pixel_shape, split_dim
 
 
 def scatter(strip: Strip, x: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Latents or pixels [1, C, T, H, W], fp32, on the group's first rank, None elsewhere -> each rank's strip.
+    """Hand out strips of latents or pixels [1, C, T, H, W], fp32, from the group's first rank; x is None elsewhere.
 
     One strip after the other, so that no more than one copy is held beside x.
     """
@@ -42,7 +42,7 @@ def scatter(strip: Strip, x: Tensor | None, shape: tuple[int, ...], device: torc
 
 
 def gather(strip: Strip, x: Tensor, dim: int) -> Tensor | None:
-    """Every rank's strip, cut along `dim` -> the whole on the group's first rank; None elsewhere."""
+    """Gather every rank's strip, cut along `dim`: the whole on the group's first rank, None elsewhere."""
     group = strip.group
     if group.rank:
         group.swap({0: x.contiguous()}, {})
@@ -59,7 +59,7 @@ def gather(strip: Strip, x: Tensor, dim: int) -> Tensor | None:
 
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
-    """Decode and encode in strips; ranks that are not the VAE's get nothing from either, at once."""
+    """Decode and encode in strips; both return nothing at once on ranks that are not the VAE's."""
     group = mesh.overlay("vae", NAME)
     strip = Strip(group, split_dim(plan), strip_sizes(plan)) if group is not None else None
 

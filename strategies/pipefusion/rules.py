@@ -25,11 +25,11 @@ RULES = {
 }
 
 IN_FLIGHT = 2
-"""How often all patches may be on their way from a stage to the next: hidden states, or latents to the first."""
+"""Copies of all patches that may be on their way between stages: hidden states, or latents to the first stage."""
 
 
 def parse(text: str) -> tuple[int, tuple[int, ...]]:
-    """(stages, blocks of each) from "4:10,10,10,10", or (stages, ()) from "4". Raises RequestError."""
+    """Read "4:10,10,10,10" as (stages, blocks of each), and "4" as (stages, ()). Raises RequestError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(\d+(?:\s*,\s*\d+)*)\s*)?", text)
     if not match:
         problem = "is not a number of stages, as in 4, nor one with the blocks of every stage, as in 4:9,10,10,11"
@@ -58,9 +58,9 @@ def violations(plan: Plan) -> Iterator[RequestError]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per pass one hidden state to the next stage; per step the stepped latents from the last stage to the first.
+    """Messages: per pass a hidden state to the next stage, per step the latents from the last stage to the first.
 
-    A text with a stream of its own goes through the stages once.
+    A text stream with weights of its own goes through the stages once.
     """
     stages = plan.degrees.pipefusion
     if stages == 1:
@@ -77,7 +77,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """What is on its way to the next stage, and K/V of every layer of the stage and branch.
+    """Memory of what is on its way to the next stage, and of K/V of every layer of the stage and branch.
 
     Keys are those that this rank attends to: the whole sequence's, or with attention2d those of its column, of this
     rank's heads. Without stale steps none are kept.
@@ -114,7 +114,7 @@ PIPEFUSION = Axis(
 
 
 def is_exact(plan: Plan) -> bool:
-    """Whether no K/V is stale: with one patch, or where every step is synchronous.
+    """Whether no K/V is stale: with one patch, or if every step is synchronous.
 
     Warm-ups that cover all steps of both experts make it exact, too; which expert runs a step is the scheduler's to
     say, so that is not promised.

@@ -24,9 +24,9 @@ from hybridgen.strategies.pipefusion.rules import IN_FLIGHT
 
 
 class Buffers:
-    """K and V of all patches, by branch, layer and cp blocks; what is fresh replaces what is a step old.
+    """K and V of all patches, by branch, layer and cp blocks; fresh ones replace those of the step before.
 
-    They belong to one expert: each of its first steps is synchronous and fills them anew, in the same memory.
+    The buffers belong to one expert; its first steps are synchronous and fill them anew, in the same memory.
     """
 
     def __init__(self, patches: int) -> None:
@@ -34,7 +34,7 @@ class Buffers:
         self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def remember(self, k: Tensor, v: Tensor, blocks: Sequence[int], now: Pass) -> tuple[Tensor, Tensor]:
-        """k, v [B, n, H, D] of all patches, or of the one that runs now -> those of all patches, patch by patch."""
+        """Keep k, v [B, n, H, D] of all patches or of the one that runs; returns those of all, patch by patch."""
         key = (now.branch, now.layer, *blocks)
         if now.patch is None:
             if key in self.kept:
@@ -57,15 +57,15 @@ class Pipeline:
         self.patches = plan.tokens.patches
         self.buffers = Buffers(self.patches)
         self.schedulers: list[Any] = []
-        """One a patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
+        """One scheduler per patch, on the last stage: a multistep scheduler keeps a history of what it steps."""
         self.owed = 0
-        """Patches of x, the last of the sequence, that the first stage has not fetched yet."""
+        """Number of patches at the end of the sequence that the first stage has not fetched yet."""
         self.in_flight: list[tuple[int, Callable[[], None]]] = []
-        """Patches in a message and what waits for it, in the order of sending."""
+        """Messages under way in the order of sending: patches in each, and the function that waits for it."""
         self.sync_left, self.expert = 0, -1
 
     def predict(self, x: Tensor, step: Step) -> list[Tensor]:
-        """A whole step; x becomes its successor on the last stage at once, on the first when it is fetched."""
+        """Run a whole step; x becomes its successor at once on the last stage, and when fetched on the first."""
         if step.expert != self.expert:  # buffers of the other expert say nothing
             self.expert, self.sync_left = step.expert, self.plan.warmup
         if self.stage == self.last and not self.schedulers:
@@ -100,7 +100,7 @@ class Pipeline:
                 self.step_patch(x, own, step, index)
 
     def through(self, part: Tensor, step: Step, condition: Any, now: Pass) -> Tensor:
-        """The hidden state of a part of x after this stage's blocks."""
+        """Hidden state of a part of x after this stage's blocks."""
         if self.stage == 0:
             return self.model.run_blocks(self.model.embed(part, step, now), step, condition, now)
         tokens = self.plan.tokens
@@ -108,20 +108,20 @@ class Pipeline:
         return self.model.run_blocks(self.receive(length), step, condition, now)
 
     def step_patch(self, x: Tensor, prediction: Tensor, step: Step, patch: int) -> None:
-        """One scheduler step of one patch, in place, and on its way to the first stage."""
+        """Step one patch by the scheduler, in place, and send it to the first stage."""
         piece = self.model.state.piece(x, patch)
         scheduler = self.schedulers[patch]
         piece.copy_(scheduler.step(prediction, step.timestep, piece.clone(), return_dict=False)[0])
         self.sent(1, self.back.send(piece.clone(), 0))
 
     def relay(self, length: int, start: Callable[[], Tensor], run: Callable[[Tensor], Tensor]) -> None:
-        """What runs through all blocks once, [1, length, D]: from the stage before, through this one, to the next."""
+        """Pass what runs through all blocks once, [1, length, D], from the stage before to the next."""
         hidden = run(start() if self.stage == 0 else self.receive(length))
         if self.stage < self.last:
             self.forward.send(hidden, self.stage + 1)()
 
     def fetch(self, x: Tensor, patch: int) -> None:
-        """On the first stage: take what the last stage made of a patch in the step before."""
+        """Take, on the first stage, what the last stage made of a patch in the step before."""
         if self.owed:
             piece = self.model.state.piece(x, patch)
             piece.copy_(self.back.receive(torch.empty_like(piece, memory_format=torch.contiguous_format), self.last))
@@ -138,13 +138,13 @@ class Pipeline:
         return self.forward.receive(buffer, self.stage - 1)
 
     def sent(self, patches: int, wait: Callable[[], None]) -> None:
-        """A message of so many patches is on its way. No more than all patches twice are: their memory is kept."""
+        """Note a message of `patches` patches on its way, and wait while more than all patches twice are."""
         self.in_flight.append((patches, wait))
         while sum(patches for patches, _ in self.in_flight) > IN_FLIGHT * self.patches:
             self.in_flight.pop(0)[1]()
 
     def advance(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
-        """x was stepped patch by patch already; after the last step nothing stays in flight."""
+        """End a step whose patches were stepped already; after the last step nothing stays in flight."""
         if step.index == self.plan.clip.steps - 1:
             self.fetch_all(x)
             for _, wait in self.in_flight:

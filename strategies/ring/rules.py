@@ -29,7 +29,7 @@ def violations(plan: Plan) -> Iterator[RequestError]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per layer and pass: K/V of one block to the next neighbour, R - 1 times."""
+    """Messages per layer and pass: K/V of one block to the next neighbour, R - 1 times."""
     ring = plan.degrees.ring
     if ring > 1:
         count = plan.passes * len(plan.blocks(rank)) * (ring - 1)
@@ -37,7 +37,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """The block in use, the block in flight, what is seen of it, and the running output in fp32.
+    """Memory of the block in use, the block in flight, its partial output, and the running output in fp32.
 
     The first part becomes the running output: without a copy where it is in fp32. Of a text that stays where it is a
     part comes before the others.

@@ -21,9 +21,9 @@ from hybridgen.plan.plan import Plan
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: Group, attend: Attend, now: Pass, beside: Sequence[Partial] = ()
 ) -> Tensor:
-    """k, v [B, s, H, D] are this rank's block; `attend` sees one block at a time.
+    """Attend around a ring: k, v [B, s, H, D] are this rank's block, and `attend` takes one block at a time.
 
-    `beside` are parts that the own queries have seen already: of keys that do not travel.
+    `beside` are partial results of the own queries over keys that do not travel.
     """
     merge = Merge(q)
     for part in beside:

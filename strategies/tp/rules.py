@@ -36,11 +36,12 @@ def violations(plan: Plan) -> Iterator[RequestError]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer each, and
-    the sums of squares of the norms over all heads (q and k of self-attention together, q of cross-attention; once per
-    expert also those of k of the text of each branch, and of the embedded pictures).
+    """Messages per layer and pass: one all-reduce after self-attention, cross-attention and the feed-forward layer
+    each, and the sums of squares of the norms over all heads. These are q and k of self-attention together, q of
+    cross-attention, and once per expert k of each branch's text and of the embedded images.
 
-    A text with a stream of its own has the first once, but not in the last layer, of which it needs K and V alone.
+    A text stream with weights of its own has the all-reduces once, but not in the last layer, of which it needs only K
+    and V.
     """
     tp = plan.degrees.tp
     if tp == 1:

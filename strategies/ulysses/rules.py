@@ -23,7 +23,7 @@ RULES = {
 
 
 def legal_degrees(plan: Plan) -> list[int]:
-    """Ulysses degrees that the model's heads allow under the plan's tp."""
+    """Ulysses degrees that the model's heads allow under the plan's tp degree."""
     heads, key_heads = plan.heads
     return [u for u in divisors(heads) if key_heads % u == 0 or u % key_heads == 0]
 
@@ -41,7 +41,7 @@ def violations(plan: Plan) -> Iterator[RequestError]:
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
-    """Per layer and pass: one fused exchange of Q, K and V, one of the output."""
+    """Messages per layer and pass: one fused exchange of Q, K and V, and one of the output."""
     ulysses = plan.degrees.ulysses
     if ulysses == 1:
         return
@@ -54,7 +54,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
 
 
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
-    """Send and receive buffers of the fused exchange; while attention runs, what was received."""
+    """Memory of the fused exchange's send and receive buffers; while attention runs, of what was received."""
     if plan.degrees.ulysses == 1:
         return
     q_heads, k_heads = plan.attention_heads

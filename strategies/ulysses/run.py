@@ -17,7 +17,7 @@ from hybridgen.plan.plan import Plan
 
 
 def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, s, H, D] -> [B, U * s, H / U, D] for all three, in one exchange."""
+    """Exchange tokens for heads: q, k, v [B, s, H, D] -> [B, U * s, H / U, D] each, in one exchange."""
     size = group.size
     k, v = spread_heads(k, size), spread_heads(v, size)
     received = group.all_to_all(
@@ -29,7 +29,7 @@ def scatter_heads(q: Tensor, k: Tensor, v: Tensor, group: Group, patches: int) -
 
 
 def own_heads(text: KeyValue | None, group: Group) -> KeyValue | None:
-    """K and V of the text, [B, n, Hk, D], which every rank has -> of this rank's heads, [B, n, Hk / U, D]."""
+    """K and V of this rank's heads, [B, n, Hk / U, D], from those of the text, [B, n, Hk, D], which every rank has."""
     if text is None:
         return None
     k, v = (spread_heads(x, group.size).chunk(group.size, dim=2)[group.rank] for x in text)
@@ -37,13 +37,13 @@ def own_heads(text: KeyValue | None, group: Group) -> KeyValue | None:
 
 
 def spread_heads(x_BSHD: Tensor, size: int) -> Tensor:
-    """K or V heads repeated where they are fewer than ranks, so that every rank gets one (grouped-query attention)."""
+    """Repeat K or V heads where they are fewer than ranks, so that every rank gets one (grouped-query attention)."""
     num_heads = x_BSHD.shape[2]
     return x_BSHD.repeat_interleave(size // num_heads, dim=2) if num_heads % size else x_BSHD
 
 
 def gather_heads(out: Tensor, group: Group, patches: int) -> Tensor:
-    """[B, U * s, H / U, D] -> [B, s, H, D]."""
+    """Exchange heads for tokens: [B, U * s, H / U, D] -> [B, s, H, D]."""
     received = group.all_to_all(split(out, group.size, patches))  # [U, B, s, H / U, D]
     return received.movedim(0, 2).flatten(2, 3)
 
