@@ -25,7 +25,7 @@ PRIVATE = {
     "an address": r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[\w.+-]+@[\w-]+\.[\w.]+",
     "a token": r"\b(?:hf_|ghp_|sk-)[A-Za-z0-9]{16,}",
 }
-"""What a file that others read must not carry: name, pattern."""
+"""Private content that a shared file must not carry: name and pattern."""
 
 FIGURES = ("denoise_s", "end_to_end_s", "peak_gb")
 NEEDS = {
@@ -39,7 +39,7 @@ NEVER = {"verified": ("engine",), "published": (), "planned": ("n", "source", "e
 
 
 def check(file: Path) -> list[RequestError]:
-    """Every fault of a recipe file with its place, in the order of its lines; none: it is as it should be."""
+    """Every fault of a recipe file with its place, in the order of its lines."""
     try:
         found = source.read(file, FILE)
     except RequestError as error:
@@ -49,7 +49,7 @@ def check(file: Path) -> list[RequestError]:
 
 
 def _faults(found: Source) -> Iterator[RequestError]:
-    """Faults of a file that is YAML and holds keys."""
+    """Faults of a file that is valid YAML with keys."""
     if found.content.get("schema") != SCHEMA:
         yield wrong_schema(found)
         return
@@ -74,7 +74,7 @@ def fixed(file: Path) -> str:
 
 
 def _private(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
-    """(keys, problem) of every text that names something of one machine or person."""
+    """Keys and problem of every text that names something private to one machine or person."""
     if isinstance(value, dict | list):
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _private(part, (*keys, name))
@@ -86,7 +86,7 @@ def _private(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def _of_plan(found: Source, recipe: Recipe) -> Iterator[RequestError]:
-    """What the rules of plans say, and whether the hardware is the plan's."""
+    """Faults of the plan: rules that it breaks, and hardware that does not match it."""
     try:
         plan = unchecked(recipe)
     except RequestError as error:
@@ -101,13 +101,13 @@ def _of_plan(found: Source, recipe: Recipe) -> Iterator[RequestError]:
 
 
 def _at_key(found: Source, error: RequestError) -> RequestError:
-    """The error of a flag as that of the key that says the same."""
+    """The error of a flag, moved to the key with the same meaning."""
     keys = keys_of(error.flag)
     return error.changed(flag=dotted(keys) or error.flag, place=found.place(keys), tries=())
 
 
 def _of_evidence(found: Source, recipe: Recipe) -> Iterator[RequestError]:
-    """What is wrong with licence, revision and results."""
+    """Faults of licence, revision and results."""
     revision = recipe.checkpoint.revision
     if not recipe.license:
         yield found.fault(("license",), "is missing; an SPDX name such as Apache-2.0 is needed", rule="recipe-license")
@@ -121,7 +121,7 @@ def _of_evidence(found: Source, recipe: Recipe) -> Iterator[RequestError]:
 
 
 class Wrong(NamedTuple):
-    """What is wrong with a part of a result."""
+    """A fault of one part of a result."""
 
     keys: Keys
     problem: str
@@ -130,7 +130,7 @@ class Wrong(NamedTuple):
 
 
 def _measured(one: Measured) -> Iterator[Wrong]:
-    """What is wrong with a result."""
+    """Faults of a result."""
     status = ("status",)
     if one.status not in STATUSES:
         yield Wrong(status, "is not known" if one.status else "is missing", one.status, STATUSES)
@@ -151,7 +151,7 @@ def _measured(one: Measured) -> Iterator[Wrong]:
 
 
 def _measured_request(request: Request) -> Iterator[Wrong]:
-    """What is wrong with the request that was measured, whose frames another engine may have counted otherwise (80)."""
+    """Faults of the request that was measured; another engine may have counted its frames differently (80)."""
     for name in ("frames", "steps", "fps"):
         if (value := getattr(request, name)) is not None and value < 1:
             yield Wrong(("request", name), "must be above 0", value, ("1",))
@@ -173,7 +173,7 @@ def _is_day(text: str) -> bool:
 
 
 def _form(found: Source, recipe: Recipe) -> Iterator[RequestError]:
-    """Whether the bytes are the canonical ones."""
+    """The fault of a file whose bytes are not the canonical ones."""
 
     def fault(line: int, rule: str, problem: str) -> RequestError:
         return RequestError(rule, "", None, problem, place=Place(str(found.file), line, 1))
@@ -191,7 +191,7 @@ def _form(found: Source, recipe: Recipe) -> Iterator[RequestError]:
 
 
 def _late_comment(text: str) -> int | None:
-    """Line of the first comment after the top of the file, None if there is none."""
+    """Line of the first comment below the top of the file; None if there is none."""
     import yaml
 
     top = header(text)

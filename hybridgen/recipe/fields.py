@@ -38,7 +38,7 @@ def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
 
 @dataclass
 class Checkpoint(Declared):
-    """Which files of the model; they belong to the recipe's model, and another --model drops them."""
+    """Which files of the model are read; they belong to the recipe's model, and another --model drops them."""
 
     revision: Optional[str] = flag("Commit of the model on the hub (40 hex digits).", metavar="SHA")
     license: Optional[str] = entry("The model's licence, as an SPDX name.")
@@ -46,7 +46,7 @@ class Checkpoint(Declared):
 
 @dataclass
 class Request(Declared):
-    """What is to be made."""
+    """The request: what is to be made."""
 
     prompt: Optional[str] = flag("What the clip shows.", "--prompt", "-p", metavar="TEXT")
     negative_prompt: Optional[str] = flag("What the clip should not show.", metavar="TEXT")
@@ -68,7 +68,7 @@ def _names(value: Any) -> Any:
 
 
 def _parallel() -> list[tuple[str, Any, Any]]:
-    """Name, type and field of everything that strategies let one set, and of the order, as the flags are listed."""
+    """Name, type and field of all settings of strategies, and of the order, in the order of the flags."""
     found = [(item.listed, item.name, item.type, flag(item.help, metavar=item.metavar)) for item in SETTINGS]
     order = flag("Mesh axes, slowest first, as in cfg,row,col,ulysses.", metavar="AXES")
     found.append((90, "order", Annotated[list[str], Before(_names, ("array", "string"))], order))
@@ -93,7 +93,7 @@ else:
 
 @dataclass
 class Runtime(Declared):
-    """What it is computed with."""
+    """The runtime: device, dtype and kernel."""
 
     device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME")
     dtype: Optional[str] = flag("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
@@ -144,7 +144,7 @@ def _models() -> str:
 
 @dataclass
 class Recipe(Declared):
-    """One run. `license`, `notes`, `hardware` and `measured` are evidence that a file carries; they change nothing."""
+    """One run. `license`, `notes`, `hardware` and `measured` record where it comes from and change nothing."""
 
     schema: int = field(default=SCHEMA, metadata={"description": "Version of the recipe format."})
     license: Optional[str] = entry("Licence of this file, as an SPDX name.")
@@ -159,11 +159,11 @@ class Recipe(Declared):
 
 
 SECTIONS = {"checkpoint": Checkpoint, "request": Request, "parallel": Parallel, "runtime": Runtime}
-"""Sections whose options are flags, too."""
+"""Sections with options that are flags as well."""
 
 
 def options() -> Iterator[tuple[str, str, Any]]:
-    """(section, field name, field) of everything that is a flag; the section of `model` is ""."""
+    """Section, field name and field of every flag; the section of `model` is ""."""
     yield "", "model", next(f for f in fields(Recipe) if f.name == "model")
     for section, kind in SECTIONS.items():
         for item in fields(kind):
@@ -172,13 +172,13 @@ def options() -> Iterator[tuple[str, str, Any]]:
 
 
 def keys_of(name: str) -> Keys:
-    """The keys that lead to the field of a flag without dashes; () where it is no field of a recipe."""
+    """The keys that lead to the field of a flag without dashes; () if it is not a field of a recipe."""
     fields_by_flag = {name_of(item): (section, name) if section else (name,) for section, name, item in options()}
     return fields_by_flag.get(f"--{name}", ())
 
 
 def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Recipe:
-    """The recipe that file, --set entries and flags ({field name: value or None}) amount to.
+    """The recipe from a file, --set entries and flags ({field name: value or None}).
 
     Raises RequestError: recipe-unreadable, recipe-schema, recipe-key, recipe-value.
     """
@@ -201,7 +201,7 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Two mappings as one, and so those that they hold; where both have a value, that of `above`."""
+    """Two mappings merged, with those that they hold; values of `above` win."""
     found = dict(below)
     for name, value in above.items():
         old = found.get(name)
@@ -210,7 +210,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(file: Path) -> Source:
-    """A recipe file whose every key and value fits. Raises RequestError."""
+    """Read a recipe file with every key and value checked. Raises RequestError."""
     found = source.read(file, FILE)
     if found.content.get("schema", SCHEMA) != SCHEMA:
         raise wrong_schema(found)
@@ -219,14 +219,14 @@ def read(file: Path) -> Source:
 
 
 def wrong_schema(found: Source) -> RequestError:
-    """The error of a file of another version, or of none."""
+    """The error of a file with another schema version, or without one."""
     value = shown(found.content["schema"]) if "schema" in found.content else None
     problem = "is missing" if value is None else "is another version"
     return found.fault(("schema",), f"{problem}; this version reads schema {SCHEMA}", value, rule="recipe-schema")
 
 
 def _setting(text: str) -> dict[str, Any]:
-    """{"request": {"steps": 20}} from "request.steps=20"; what a text field gets is taken as it stands, but null.
+    """Read "request.steps=20" as {"request": {"steps": 20}}; text fields take the value as written, except null.
 
     Raises RequestError: recipe-key, recipe-value.
     """
@@ -256,7 +256,7 @@ def _takes_text(keys: list[str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """The value of KEY=VALUE, read as YAML."""
+    """The value of a KEY=VALUE setting, read as YAML."""
     from omegaconf import OmegaConf
 
     try:
@@ -266,7 +266,7 @@ def _parsed(text: str) -> Any:
 
 
 def _of_flag(section: str, item: Any, value: Any) -> Any:
-    """The value of a flag: as it is where it has the field's type, as all have on the command line, or converted."""
+    """The value of a flag: unchanged if it has the field's type, as on the command line, or else converted."""
     hint = typed.plain(hints(SECTIONS.get(section, Recipe))[item.name])
     if type(value) in (hint, *get_args(hint)) and get_origin(hint) is not list:
         return value
@@ -278,7 +278,7 @@ def _of_flag(section: str, item: Any, value: Any) -> Any:
 
 
 def _check_size(item: Any, value: Any) -> None:
-    """Raise RequestError (recipe-value) for a whole number beyond all that are used, which no float holds."""
+    """Raise RequestError (recipe-value) for a whole number that is too large for a float."""
     if isinstance(value, int) and abs(value) > LARGEST:
         digits = int(math.log10(abs(value))) + 1
         raise RequestError(

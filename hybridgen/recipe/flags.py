@@ -26,7 +26,9 @@ def name_of(item: Any) -> str:
 
 
 def words_of(given: Any, leave_out: Collection[str] = ()) -> list[str]:
-    """The words that give these flags again: those that are not as by default, but for the fields in `leave_out`."""
+    """Words of a command that repeat these flags: those that differ from the default, without the fields in
+    `leave_out`.
+    """
     words: list[str] = []
     for item in fields(given):
         value = getattr(given, item.name)

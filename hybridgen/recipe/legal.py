@@ -13,16 +13,16 @@ from hybridgen.strategies.parallel_vae import rules as vae_rules
 from hybridgen.strategies.registry import Degrees
 
 MAX_VAE = 8
-"""Widest VAE where no machine is known to price it on: published decode times stop falling at 8 ranks."""
+"""Widest VAE where no machine is known: published decode times stop falling at 8 ranks."""
 
 Fixed = Mapping[str, Value]
-"""Degrees that are given, by field of Degrees; the others are open."""
+"""Given degrees by field of Degrees; the others are open."""
 
 
 def degree_sets(template: Plan, world: int, fixed: Fixed | None = None) -> Iterator[Degrees]:
     """Every way to spread `world` ranks over the axes that the strategies' choices allow for the template.
 
-    What is laid over the mesh, as the VAE's ranks are, is left at 1 unless it is given.
+    Degrees laid over the mesh, such as the VAE's, stay at 1 unless they are given.
     """
     given = dict(fixed or {})
     chosen = {name: given.pop(name) for name in registry.OVERLAID if name in given}
@@ -33,7 +33,7 @@ def degree_sets(template: Plan, world: int, fixed: Fixed | None = None) -> Itera
 
 
 def _spread(template: Plan, degrees: list[Degree], left: int, given: Fixed, chosen: Fixed) -> Iterator[Degrees]:
-    """Every way to spread what is left of the ranks over these degrees, when others are chosen already."""
+    """Every way to spread the remaining ranks over these degrees, after others were chosen."""
     if not degrees:
         if left == 1:
             yield Degrees(**chosen)
@@ -46,7 +46,7 @@ def _spread(template: Plan, degrees: list[Degree], left: int, given: Fixed, chos
 
 
 def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[Value]:
-    """Values of a degree that divide what is left of the ranks, as far as its strategy allows them."""
+    """Values of a degree that divide the remaining ranks and that its strategy allows."""
     choices = registry.BY_DEGREE[degree.name].choices
     if choices is None:
         return degree.divisions(left)
@@ -56,9 +56,9 @@ def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[V
 def legal_plans(
     template: Plan, world: int, fixed: Fixed | None = None, width: Callable[[Degrees], int] | None = None
 ) -> list[Plan]:
-    """The legal plans for `world` ranks, everything but the degrees as in the template.
+    """The legal plans for `world` ranks; everything but the degrees is as in the template.
 
-    width: how many ranks the VAE has where that is not given; one by default.
+    width: ranks of the VAE if that is not given; one by default.
     """
     found = degree_sets(template, world, fixed)
     if width is not None and "vae" not in (fixed or {}):
@@ -68,13 +68,13 @@ def legal_plans(
 
 
 def with_vae(plan: Plan) -> Plan:
-    """The plan with the widest VAE worth having on a machine that is not known."""
+    """The plan with the widest VAE that is worth having on an unknown machine."""
     width = min(MAX_VAE, plan.world_size // plan.degrees.cfg, sum(vae_rules.strip_sizes(plan)))
     return replace(plan, degrees=plan.degrees.changed(vae=max(width, 1)))
 
 
 def distance(wanted: Degrees, other: Degrees) -> tuple[float, float, int]:
-    """How unlike two degree sets are: changed axes and by how much, then what else `other` splits."""
+    """Distance of two degree sets: changed axes and by how much, then what else `other` splits."""
     axes = [axis.name for degree in by_name(registry.DEGREES) if not degree.is_overlaid for axis in degree.axes]
     changes = [abs(math.log2(wanted.size(axis) / other.size(axis))) for axis in axes]
     pairs = [value for degree in registry.DEGREES if isinstance(value := other.value(degree), tuple)]
@@ -84,12 +84,12 @@ def distance(wanted: Degrees, other: Degrees) -> tuple[float, float, int]:
 
 
 def exact_only() -> Fixed:
-    """Degrees that are 1 unless what is approximate may be chosen."""
+    """Degrees of approximate strategies as 1, for where only exact plans may be chosen."""
     return {degree.name: degree.one for degree in registry.DEGREES if degree.exact is not None}
 
 
 def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
-    """Legal plans for `world` ranks that are exact whatever the steps, those most like the given one first."""
+    """Legal plans for `world` ranks that are exact for any number of steps, the most similar to the given one first."""
     template = replace(plan, stages=())  # a list of stages is of one degree alone
     plans = legal_plans(template, world, exact_only())
     return [with_vae(p) for p in sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]]

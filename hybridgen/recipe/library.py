@@ -15,7 +15,7 @@ def files() -> list[Path]:
 
 
 def located(file: Path) -> Path:
-    """The file, or the recipe of that name on the shelf. Raises RequestError (recipe-unreadable)."""
+    """The path of a recipe file, or of the package's recipe of that name. Raises RequestError (recipe-unreadable)."""
     if file.exists() or file.suffix in (".yaml", ".yml") or file.parent != Path():
         return file
     names = {path.stem: path for path in files()}

@@ -1,4 +1,4 @@
-"""What the results in recipes say of the machine at hand, or of the one that is planned for. No torch."""
+"""Results in recipes, compared with the machine of a run or a plan. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridgen.recipe.typed import trusted
 
 
 def mismatch(recipe: Recipe, device: str, ranks: int) -> str | None:
-    """One sentence when the recipe was measured on, or is for, other hardware than this; None when it fits.
+    """A sentence for a recipe that was measured on, or is for, other hardware than this; None when it fits.
 
     `device` is "cpu" or the name that the driver gives a GPU ("NVIDIA H100 80GB HBM3"), `ranks` how many are used.
     """
@@ -48,7 +48,7 @@ class Result(NamedTuple):
 
 
 def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
-    """Those of the wanted plan's model and clip on so many GPUs of a machine, however they were split.
+    """Results of the wanted plan's model and clip on this many GPUs of a machine, however they were split.
 
     Only files that name the machine are parsed. Files of the package are known to fit, since the tests check them.
     """
@@ -73,5 +73,5 @@ def _comparable(name: str, recipe: Recipe, wanted: Plan) -> Iterator[Result]:
 
 
 def _work(plan: Plan) -> tuple[object, ...]:
-    """What makes two clips of a model take equally long on the same ranks."""
+    """A key that is equal for clips of a model that take equally long on the same ranks."""
     return plan.latent_shape, plan.clip.steps, plan.branches, plan.clip.image, plan.dtype

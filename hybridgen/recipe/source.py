@@ -14,7 +14,7 @@ from hybridgen.recipe.typed import LARGEST, Keys, Misfit, dotted
 
 T = TypeVar("T")
 MOST_CHARACTERS, MOST_KEYS = 2**20, 100_000
-"""Above any file of settings. Aliases of YAML can make many keys of few bytes."""
+"""Most characters and keys of a file. Aliases of YAML can make many keys from a few bytes."""
 
 
 class Kind(NamedTuple):
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is YAML and holds keys."""
+    """A YAML file with keys."""
 
     file: Path
     kind: Kind
@@ -40,19 +40,19 @@ class Source:
     """Keys that were given before, of which YAML would silently take the last."""
 
     def place(self, keys: Keys) -> Place:
-        """Where a key stands, or else what holds it."""
+        """The place of a key, or else of what holds it."""
         while keys and keys not in self.places:
             keys = keys[:-1]
         return self.places.get(keys, Place(str(self.file), 1, 1))
 
     def fault(self, keys: Keys, problem: str, value: object = None, nearest: Any = (), rule: str = "") -> RequestError:
-        """An error at a key; rule: that of wrong values unless another is named."""
+        """The error of a key at its place; the rule is that of wrong values unless another is named."""
         return RequestError(rule or self.kind.value, dotted(keys), value, problem, nearest, [], self.place(keys))
 
     def read_as(self, declared: type[T]) -> tuple[T | None, list[RequestError]]:
         """The content as an instance of a dataclass, None where it does not fit, and every fault of its form.
 
-        Faults are in the order of the file, keys that are missing come last.
+        Faults are in the order of the file; missing keys come last.
         """
         value, misfits = typed.convert(declared, self.content)
         misfits += [Misfit(keys, None, "is given twice", is_key=True) for keys in self.repeated]
@@ -113,7 +113,7 @@ def _text(file: Path) -> str:
 
 
 def _keys(node: Any) -> Iterator[tuple[Keys, Any, bool]]:
-    """Way, mark, and whether it was given before, of every key and list entry. Raises ValueError for too many."""
+    """Path, mark, and whether it is a repetition, of every key and list entry. Raises ValueError for too many."""
     for number, found in enumerate(_below(node, ())):
         if number == MOST_KEYS:
             raise ValueError(f"more than {MOST_KEYS:,} keys, aliases followed")
@@ -138,7 +138,7 @@ def _below(node: Any, above: Keys) -> Iterator[tuple[Keys, Any, bool]]:
 
 @cache
 def loader() -> Any:
-    """YAML's own loader, for text, numbers, true, false, lists and mappings: dates stay text."""
+    """A YAML loader for text, numbers, booleans, lists and mappings; dates stay text."""
     import yaml
 
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -14,9 +14,9 @@ from hybridgen.recipe import typed
 from hybridgen.recipe.fields import SCHEMA, Recipe
 
 WIDTH = 100
-"""Columns beyond which text is folded."""
+"""Columns after which text is folded."""
 KEYWORDS = ("description", "type", "enum", "additionalProperties", "properties", "items")
-"""Of JSON schema, as far as recipes need them."""
+"""Keywords of JSON schema that recipes need."""
 
 
 def plain(value: Any) -> Any:
@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def _number(hint: Any, value: Any) -> Any:
-    """A number where a field takes numbers and text, and holds the text of one."""
+    """A number for a field that takes numbers and text and holds the text of a number."""
     takes_both = {int, str} <= set(get_args(hint))
     return int(value) if takes_both and isinstance(value, str) and value.isdecimal() else value
 
@@ -49,7 +49,7 @@ def dumps(recipe: Recipe) -> str:
 
 
 def _line(name: str, value: Any, indent: str) -> list[str]:
-    """`name: value` in one line; long text is folded."""
+    """A line `name: value`; long text is folded."""
     import yaml
 
     folded = textwrap.wrap(value, WIDTH, break_on_hyphens=False, break_long_words=False) if _is_text(value) else []

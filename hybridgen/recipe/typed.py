@@ -17,11 +17,11 @@ from hybridgen.errors import did_you_mean
 
 T = TypeVar("T")
 Keys = tuple[str | int, ...]
-"""The way to a value: keys of mappings and numbers of list entries, as in ("measured", 0, "status")."""
+"""Path to a value: keys of mappings and numbers of list entries, as in ("measured", 0, "status")."""
 
 
 class Declared:
-    """Base of dataclasses that files are read as: keys that are no fields are refused."""
+    """Base of dataclasses that files are read into; unknown keys are refused."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -39,7 +39,7 @@ class Misfit(NamedTuple):
 def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
     """The content as an instance of a dataclass, or None and all misfits.
 
-    Nothing is converted but whole numbers, where any number is wanted.
+    Nothing is converted except whole numbers to fields for any number.
     """
     from pydantic import ValidationError
 
@@ -56,7 +56,7 @@ def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
 
 
 def trusted(kind: Any, content: Any) -> Any:
-    """An instance of a dataclass from content that is known to fit, without pydantic, whose import takes longer."""
+    """An instance of a dataclass from content that is known to fit, without the cost of importing pydantic."""
     inner = plain(kind)
     if is_dataclass(inner):
         types = hints(inner)
@@ -108,7 +108,7 @@ def _declared_at(kind: Any, keys: Keys) -> Any:
 
 
 def _held(content: Any, keys: Keys) -> Keys:
-    """The keys as far as the content has them: what follows names a member of a union, or a part left out."""
+    """The keys as far as the content has them; pydantic may add members of a union or a missing part."""
     for number, key in enumerate(keys):
         try:
             content = content[key]
@@ -135,7 +135,7 @@ WORDS = {
 
 
 def _misfit(kind: Any, content: Any, error: Any) -> Misfit:
-    """pydantic's description of one fault, in our words."""
+    """A misfit from pydantic's description of one fault."""
     keys, value, limits = error["loc"], error["input"], error.get("ctx", {})
     if error["type"] == "unexpected_keyword_argument":
         known = list(hints(_declared_at(kind, keys[:-1])))
@@ -151,12 +151,12 @@ def _misfit(kind: Any, content: Any, error: Any) -> Misfit:
 
 
 LARGEST = 2**64
-"""Above any number that is used, seeds included. YAML's larger ones are read as text."""
+"""Largest number that is used, seeds included; larger ones in YAML are read as text."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Mark of a number's type: from `low` to `high`, both included; whole ones, or all; also where YAML reads text."""
+    """Annotation of a number's range from `low` to `high`, both included: whole numbers, or all."""
 
     low: float
     high: float = 1e30  # above any figure in SI units; sums and products of a few such stay finite
@@ -171,7 +171,7 @@ class Numbers:
 
 
 def as_number(value: Any) -> Any:
-    """The number that text spells, as in 80e9, which YAML reads as text; whole numbers as int; other values as is."""
+    """A number from text such as 80e9, which YAML reads as text; whole numbers become int, other values stay."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -198,11 +198,11 @@ class Before:
 
 
 def dotted(keys: Keys) -> str:
-    """("measured", 0, "status") as "measured.0.status"."""
+    """Keys joined with dots: ("measured", 0, "status") is "measured.0.status"."""
     return ".".join(text if (text := str(key)).isprintable() else repr(text) for key in keys)
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short, whatever it is."""
+    """A value for a message, cut short."""
     text = "empty" if value is None else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
