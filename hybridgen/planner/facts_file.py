@@ -30,15 +30,15 @@ OF_TRANSFORMER |= {"params": "given_params"}
 OF_VAE = {"latent_channels": "latent_channels", "stride_space": "stride_space", "stride_time": "stride_time"}
 OF_VAE |= {"vae_params": "params", "vae_base_dim": "base_dim"}
 OF_REQUEST = {key: key for key in ("frames", "steps", "guidance", "fps", "dtype")}
-"""Per section, key of the file -> field."""
+"""Fields of the request's section by key of the file."""
 USUAL = {"layers": 40, "heads": 40, "head_dim": 128, "ffn": 13824, "text_dim": 4096, "max_positions": 2**20, "name": ""}
-"""Wan's, for fields that have no default, or another one."""
+"""Values of Wan for fields without a default, or with another one."""
 NEEDED = ("layers", "heads", "head_dim", "ffn")
 MAY_BE_ZERO = ("text_tokens", "text_params")
-"""Beside those whose default is 0."""
+"""Keys that may be 0 although their default is not."""
 WORDS = {"text_stream": ("", "joint", "own"), "dtype": tuple(ITEMSIZE)}
 MOST, MOST_PARAMS = 10**9, 10**16
-"""More channels, layers or tokens, and more parameters, than any model has."""
+"""Most channels, layers or tokens, and most parameters: more than any model has."""
 
 
 class Key(NamedTuple):
@@ -79,14 +79,14 @@ def read(path: Path) -> ModelFacts:
 
 
 def _blocks(given: dict[str, Any]) -> type[TransformerFacts]:
-    """The family whose blocks the file describes: Wan's, unless a key says what only others have."""
+    """The family of the blocks that the file describes: Wan's, unless a key belongs to another."""
     if given.get("text_stream") == "own":
         return Cosmos3Transformer
     return CosmosTransformer if given.get("adaln") else WanTransformer
 
 
 def keys() -> dict[str, Key]:
-    """Every key but size."""
+    """All keys except size, by name."""
     sections: tuple[tuple[str, Any, dict[str, str]], ...] = (
         ("model", ModelFacts, OF_MODEL),
         ("transformer", TransformerFacts, OF_TRANSFORMER),
@@ -103,7 +103,7 @@ def keys() -> dict[str, Key]:
 
 @cache
 def _declared() -> Any:
-    """A dataclass of what the file may hold, within limits."""
+    """A dataclass of the file's legal keys, with their limits."""
     kinds = {name: _kind(name, key.usual) for name, key in keys().items()} | {"size": str}
     parts: list[Any] = [(name, kinds.pop(name)) for name in NEEDED]
     parts += [(name, Optional[kind], dataclasses.field(default=None)) for name, kind in kinds.items()]
@@ -111,7 +111,7 @@ def _declared() -> Any:
 
 
 def _kind(key: str, usual: Any) -> Any:
-    """The type of a key whose usual value this is."""
+    """The type of a key with this usual value."""
     if key in WORDS:
         return Literal[WORDS[key]]
     if isinstance(usual, tuple):

@@ -1,4 +1,4 @@
-"""What is asked of the planner, and what it answers. No torch."""
+"""Question to the planner, and its answer. No torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hybridgen.strategies.registry import Degrees
 
 @dataclass(frozen=True)
 class Ask:
-    """What is to be planned. `template` gives the model, clip, dtype, patches and warm-up; its degrees are ignored."""
+    """The question: what is to be planned. `template` gives model, clip, dtype, patches and warm-up, not degrees."""
 
     template: Plan
     gpus: int
     hardware: Hardware
     fixed: Fixed = field(default_factory=dict)
-    """Degrees that are not open, by field of Degrees."""
+    """Given degrees by field of Degrees; the others are open."""
     order: tuple[str, ...] | None = None
-    """The mesh order, all axes; None: the one that suits the machine."""
+    """The mesh order of all axes; None means the one that suits the machine."""
     approximate: bool = False
     memory: float | None = None
     """Bytes that a GPU may use, instead of all it has."""
@@ -49,7 +49,10 @@ class Ask:
 def ask_for(
     recipe: Recipe, gpus: int, hardware: Hardware, facts: ModelFacts | None = None, video_frames: int | None = None
 ) -> Ask:
-    """What a recipe leaves open, for so many GPUs: its degrees and mesh order are kept. Raises RequestError."""
+    """The question of what a recipe leaves open, for this many GPUs; given degrees and order are kept.
+
+    Raises RequestError.
+    """
     facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
     given, order = given_degrees(recipe.parallel), recipe.parallel.order
     return Ask(
@@ -62,14 +65,14 @@ def ask_for(
 
 
 class Rejected(NamedTuple):
-    """A plan that cannot be, and why."""
+    """A plan that is not possible, and why."""
 
     plan: Plan
     error: RequestError
     excess: float = math.inf
     """How many times a limit of memory or time it needs."""
     nearest: str = ""
-    """The plan most like it that can be."""
+    """The possible plan most like it."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,11 @@ class Recommendation:
 
     ask: Ask
     candidates: tuple[Candidate, ...]
-    """Empty only in what search() found."""
+    """Ranked candidates; empty only in the result of search()."""
     rejected: tuple[Rejected, ...]
     """Legal plans that break a limit of memory or time."""
     gpus: int
-    """GPUs that there are; `ask.gpus` are fewer where more would be no faster."""
+    """Number of GPUs that there are; `ask.gpus` is smaller where more would be no faster."""
 
     @property
     def best(self) -> Candidate:
@@ -90,12 +93,12 @@ class Recommendation:
 
     @property
     def asked(self) -> Ask:
-        """What was asked, for all GPUs that there are."""
+        """The question, for all GPUs that there are."""
         return replace(self.ask, gpus=self.gpus)
 
     @property
     def one_gpu(self) -> float:
-        """Denoise seconds on one GPU."""
+        """Denoising seconds on one GPU."""
         return self.best.one_gpu
 
 

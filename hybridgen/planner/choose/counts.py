@@ -1,4 +1,4 @@
-"""How many GPUs are asked for, from the flags that say so. No torch."""
+"""The number of GPUs from the flags that name it. No torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridgen.strategies.registry import OVERLAID, Degrees
 
 
 def count_gpus(gpus: int | None, nodes: int | None, per_node: int | None, given: Fixed) -> tuple[int, int | None]:
-    """Numbers of GPUs, in all and of a host: as given, by hosts, or the product of the degrees.
+    """Numbers of GPUs, in all and per host: as given, by hosts, or the product of the degrees.
 
     Raises RequestError (gpus).
     """
@@ -29,7 +29,7 @@ def count_gpus(gpus: int | None, nodes: int | None, per_node: int | None, given:
 
 
 def _per_node(gpus: int, nodes: int | None, per_node: int | None) -> int | None:
-    """GPUs of a host; None where nothing says how many. Raises RequestError (gpus) where hosts would differ."""
+    """GPUs per host; None if nothing says how many. Raises RequestError (gpus) if hosts would differ."""
     if nodes is not None:
         near = nodes * (per_node or max(round(gpus / nodes), 1))
         if gpus != near:
@@ -44,7 +44,7 @@ def _per_node(gpus: int, nodes: int | None, per_node: int | None) -> int | None:
 
 
 def with_counts(error: RequestError, count: int, gpus: int | None, nodes: int | None) -> RequestError:
-    """The error with changes that say how many GPUs they are for, where flags left that to degrees or to hosts."""
+    """The error with changes that name the number of GPUs, where degrees or hosts implied it."""
     tries: list[Change | str] = []
     for change in error.tries:
         if isinstance(change, str) or (gpus is not None and nodes is None):

@@ -1,4 +1,4 @@
-"""What is said when no plan will do, and which illegal plans are near a request. No torch."""
+"""Errors for requests without a possible plan, and illegal plans near a request. No torch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ RULES = {
     "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
 }
 MORE = (2, 4, 8, 16)
-"""How many times as many GPUs are tried when no plan will do."""
+"""Largest multiple of the number of GPUs that is tried when no plan is possible."""
 
 
 def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
-    """Why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
+    """The error that says why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
     if not rejected:
         return _no_plan(ask)
     rule = "memory" if all(one.error.rule == "memory" for one in rejected) else "max-time"
@@ -58,14 +58,14 @@ def _hint(ask: Ask, found: Recommendation) -> str:
 
 
 def _more(ask: Ask, found: Recommendation) -> Change:
-    """What makes a request into one for the plan that _with_more() found."""
+    """Changes of flags that ask for the plan that _with_more() found."""
     if found.ask.gpus != ask.gpus:
         return {"gpus": str(found.ask.gpus)}
     return {**found.best.plan.degrees.named(), "usp": None}
 
 
 def _with_more(ask: Ask) -> Recommendation:
-    """The plan for the fewest GPUs that keeps the limits, or an approximate one for as many; else the widest search.
+    """The plan for the fewest GPUs that keeps the limits, or an approximate one for this many; else the widest search.
 
     Rounder numbers close by come first: 71 GPUs can be split in one way, 64 and 72 in many.
     """
@@ -79,7 +79,7 @@ def _with_more(ask: Ask) -> Recommendation:
 
 
 def _unsplit(found: Recommendation) -> str:
-    """What alone is more than the limit, however many GPUs there are; "" where that is not what stands in the way."""
+    """The component that alone exceeds the limit for any number of GPUs; "" if there is none."""
     limit, least = found.ask.limit, Counter[tuple[str, tuple[Phase, ...]]]()
     for number, one in enumerate(found.rejected):
         sizes = Counter({(term.name, term.phases): term.size for term in held(one.plan, found.ask.hardware)})
@@ -95,7 +95,7 @@ def _unsplit(found: Recommendation) -> str:
 
 
 def _no_plan(ask: Ask) -> RequestError:
-    """The rule that the given degrees break on their own, or that nothing multiplies to the number of GPUs."""
+    """The error of given degrees that break a rule on their own, or that do not multiply to the number of GPUs."""
     given = _given(ask)
     for broken in registry.violations(replace(ask.template, degrees=given)):
         if broken.rule != "vae-width" or given.world == ask.gpus:
@@ -109,7 +109,7 @@ def _no_plan(ask: Ask) -> RequestError:
 def _with_others(ask: Ask, broken: RequestError) -> RequestError:
     """The error with the plans for as many GPUs that are most like the given degrees and keep the limits.
 
-    Where none does, it says so, and what would do without the given degrees.
+    If there are none, the error says so, and what would do without the given degrees.
     """
     given = _given(ask)
     anything = replace(ask, fixed={}, template=replace(ask.template, stages=()))  # stages are of one degree alone
@@ -133,13 +133,13 @@ def _given(ask: Ask) -> Degrees:
 
 
 def _named(ask: Ask) -> str:
-    """The degrees as they were given, also those of 1."""
+    """The given degrees as flags, including those of 1."""
     texts = {name: "x".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in ask.fixed.items()}
     return " ".join(f"--{name} {value}" for name, value in texts.items())
 
 
 def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
-    """The given flags as a plan has them, or taken away, and what belongs to them; those that were kept stay."""
+    """Changes that set the given flags to those of a plan, or remove them with their options."""
     named = plan.degrees.named() if plan else {}
     changes: dict[str, str | None] = {name: named.get(name) for name in ask.fixed if name not in found.fixed}
     for strategy in registry.STRATEGIES if not ask.approximate else ():
@@ -160,7 +160,7 @@ def _with_other_vae(ask: Ask, broken: RequestError) -> RequestError:
 
 
 def _without_vae(ask: Ask) -> RequestError | None:
-    """The rule that the VAE's width alone breaks, on the first plan that would be legal without it."""
+    """The error of a VAE width that alone breaks a rule, on the first plan that is legal without it."""
     others = {name: value for name, value in ask.fixed.items() if name != "vae"}
     for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
         wide = replace(plan, degrees=plan.degrees.changed(vae=ask.fixed["vae"]))
@@ -169,7 +169,7 @@ def _without_vae(ask: Ask) -> RequestError | None:
 
 
 def illegal(found: Recommendation) -> Iterator[Rejected]:
-    """Plans near the request that break a rule, one for each rule and value, with the legal one most like each."""
+    """Illegal plans near the request, one for each rule and value, each with the legal plan most like it."""
     ask, seen = found.ask, set()
     for degrees in _near(found):
         plan = replace(ask.template, degrees=degrees)
@@ -180,7 +180,7 @@ def illegal(found: Recommendation) -> Iterator[Rejected]:
 
 
 def _near(found: Recommendation) -> Iterator[Degrees]:
-    """Degree sets with one more axis than any legal plan has, or another width of it, the rest on a grid."""
+    """Degree sets with an additional axis or another width of one, with the other GPUs on a grid."""
     world, best = found.ask.gpus, found.best.plan.degrees
     halves = (2, 1) if world % 2 == 0 else (1,)
     for cfg in halves:
@@ -198,11 +198,11 @@ def _near(found: Recommendation) -> Iterator[Degrees]:
 
 
 def _grid(size: int) -> tuple[int, int]:
-    """The squarest rows x cols."""
+    """The squarest grid, rows x cols, of this many ranks."""
     rows = max(d for d in divisors(size) if d * d <= size)
     return size // rows, rows
 
 
 def all_rejected(found: Recommendation) -> list[Rejected]:
-    """What breaks a rule, then what breaks a limit."""
+    """Rejected plans: those that break a rule, then those that break a limit."""
     return [*illegal(found), *found.rejected]

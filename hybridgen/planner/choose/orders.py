@@ -25,7 +25,7 @@ def used_axes(plan: Plan) -> list[str]:
 
 
 def best_order(plan: Plan, hardware: Hardware) -> Plan:
-    """The plan in the order that takes least time; the usual one among equals. Inside one domain all are equal.
+    """The plan in the fastest mesh order; the default one among equals. Inside one domain all orders are equal.
 
     What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
     is one of them as the slowest, and the best order of the others.
@@ -37,7 +37,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
 
     @cache
     def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
-        """Seconds, ranks and order."""
+        """Seconds, ranks and order of the best arrangement of these axes."""
         if not axes:
             return 0.0, 1, ()
         least, world, chosen = math.inf, 1, axes
@@ -54,7 +54,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
 
 
 def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, int], float]:
-    """Seconds that an axis costs with its neighbours so many ranks apart.
+    """A function that gives the seconds of an axis by the distance of its neighbours in ranks.
 
     The VAE's ranks lie in one half of cfg, so that the place of cfg decides how they lie.
     """
@@ -72,18 +72,18 @@ def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, 
 
 @lru_cache(maxsize=1024)
 def vae_span(width: int, half: int, domain: int) -> Span:
-    """The first `width` ranks of cfg half 0, whose two halves stand `half` ranks apart (0: nothing is halved)."""
+    """Span of the first `width` ranks of cfg half 0; the halves stand `half` ranks apart (0 without halves)."""
     ranks = [r if not half else r // half * 2 * half + r % half for r in range(width)]
     return span_of_ranks(ranks, domain)
 
 
 def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
-    """Axes in use whose groups stay inside a domain, and those that cross domains."""
+    """Axes in use: those with groups inside a domain, and those that cross domains."""
     axes, domain = used_axes(plan), ranks_of_domain(plan.world_size, hardware)
     crossing = [axis for axis in axes if span(plan.layout, axis, domain).crosses]
     return [axis for axis in axes if axis not in crossing], crossing
 
 
 def domains(hardware: Hardware) -> str:
-    """What a domain of the machine is called."""
+    """Name of a domain of the machine, in the plural."""
     return "node" if hardware.domain == hardware.per_node else "domain"

@@ -1,4 +1,4 @@
-"""Which plan comes first: the fastest, or of those that the model cannot tell apart the one preferred. No torch."""
+"""The order of plans: the fastest first, or the preferred one of those that tie with it. No torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hybridgen.strategies import registry
 from hybridgen.strategies.registry import AXES, Degrees
 
 MAX_TIE = 0.08
-"""Plans on one machine share most of the model's error, also where it is larger than this."""
+"""Largest share of the time that counts as a tie: plans on one machine share most of the model's error."""
 
 
 def tie_share(hardware: Hardware) -> float:
-    """Plans whose denoise times differ by less are a tie: the model's error where one GPU's time is known."""
+    """Share of the denoise time below which plans tie: the model's error where one GPU's time is known."""
     return min(hardware.anchored.value, MAX_TIE)
 
 
@@ -32,10 +32,10 @@ class Candidate:
     plan: Plan
     cost: Cost
     one_gpu: float
-    """Denoise seconds of the same clip on one GPU."""
+    """Denoising seconds of the same clip on one GPU."""
     hardware: Hardware
     tie: bool = False
-    """Not told apart from the fastest."""
+    """Whether the plan ties with the fastest."""
     why: tuple[str, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def limit(self) -> float:
-        """Seconds of a clip up to which another plan ties with this one, were it the fastest."""
+        """Seconds of a clip up to which another plan ties with this one, if this one is the fastest."""
         return self.cost.clip + tie_share(self.hardware) * self.cost.denoise
 
     @cached_property
@@ -66,7 +66,7 @@ class Candidate:
 
     @property
     def kind(self) -> frozenset[str]:
-        """The strategies it uses: plans of one kind differ in numbers only."""
+        """The strategies that the plan uses; plans of one kind differ only in degrees."""
         return frozenset(s.name for s in registry.active(self.plan) if not s.is_overlaid)
 
     @property
@@ -80,7 +80,7 @@ class Candidate:
 
 
 def preference(candidate: Candidate) -> tuple[object, ...]:
-    """Among equals: exact, cfg, then the widest ulysses, then a square grid, then fewer VAE ranks, then the faster."""
+    """Sort key among ties: exact, cfg, widest ulysses, squarest grid, fewest VAE ranks, fastest."""
     degrees = candidate.plan.degrees
     return not candidate.plan.exact, -degrees.cfg, -degrees.ulysses, oblong(degrees), degrees.vae, candidate.cost.clip
 
@@ -92,7 +92,7 @@ def oblong(degrees: Degrees) -> float:
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """By time, but that the first is the one preferred among those that tie with the fastest; they all say so."""
+    """Candidates by time, with the preferred one of those that tie with the fastest first; ties are marked."""
     if not candidates:
         return []
     fastest = min(candidates, key=lambda c: c.cost.clip)
@@ -106,7 +106,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     """The best of every kind of plan, `count` of them.
 
-    From two on the best one with a ring is among them, and from three on the best exact one.
+    With two or more the best one with a ring is included, and with three or more the best exact one.
     """
     best: dict[frozenset[str], Candidate] = {}
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Why a plan stands where it stands, in short sentences. No torch."""
+"""Reasons for the place of a plan, in short sentences. No torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hybridgen.planner.price.cost import cost
 from hybridgen.strategies.registry import AXES
 
 FEW_TOKENS = 256
-"""Below so many tokens a rank, matrix products no longer fill a GPU. Legal, and worth a word."""
+"""Tokens per rank below which matrix products no longer fill a GPU, which is legal but worth a remark."""
 
 
 def explained(found: Recommendation) -> Recommendation:
-    """The same plans, each with its reasons."""
+    """The ranked plans, each with its reasons."""
     order = found.candidates
     return replace(found, candidates=tuple(_with_reasons(candidate, found) for candidate in order))
 
@@ -48,7 +48,7 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
 
 
 def _preferred(best: Candidate, other: Candidate) -> str:
-    """Which rule of preference decided between two plans that tie."""
+    """The rule of preference that decided between two plans that tie."""
     a, b = best.plan.degrees, other.plan.degrees
     if best.plan.exact != other.plan.exact:
         return "the exact plan first"
@@ -64,7 +64,7 @@ def _preferred(best: Candidate, other: Candidate) -> str:
 
 
 def _against(candidate: Candidate, best: Candidate) -> str:
-    """What a plan spends more time on than the first one, most of all."""
+    """The item on which a plan spends most more time than the first one."""
     less = by_name(best)
     more = {name: seconds - less.get(name, 0.0) for name, seconds in by_name(candidate).items()}
     name, seconds = max(more.items(), key=lambda item: item[1])
@@ -72,12 +72,12 @@ def _against(candidate: Candidate, best: Candidate) -> str:
 
 
 def _short(seconds: float) -> str:
-    """Two digits, but no exponents."""
+    """A number with two digits and no exponent."""
     return f"{seconds:.0f}" if seconds >= 9.5 else f"{Decimal(f'{seconds:.2g}'):f}"
 
 
 def by_name(candidate: Candidate) -> dict[str, float]:
-    """Denoise seconds by strategy or kind of computing."""
+    """Denoising seconds by strategy or kind of computing."""
     found: dict[str, float] = {}
     for item in candidate.cost.items:
         found[item.name] = found.get(item.name, 0.0) + item.seconds

@@ -1,4 +1,4 @@
-"""From a request and a number of GPUs to ranked plans. The one door to the planner for `plan` and `run`. No torch."""
+"""From a request and a number of GPUs to ranked plans: the entry to the planner for `plan` and `run`. No torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_idl
 from hybridgen.strategies.registry import OVERLAID, Degrees
 
 MAX_SURPRISE = 3
-"""How many times as long or as short as predicted a measured time may be without a word."""
+"""Factor by which a measured time may differ from the prediction without a warning."""
 
 
 def plan_for(
@@ -120,18 +120,18 @@ def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:
 
 
 def _three_digits(seconds: float) -> str:
-    """1450, 57.4, 0.0131"""
+    """A number with three digits: 1450, 57.4, 0.0131."""
     return f"{float(f'{seconds:.3g}'):g}"
 
 
 def widths(gpus: int) -> list[int]:
-    """Numbers of GPUs worth comparing up to `gpus`: powers of two, shares of the whole, rounder ones below it."""
+    """Numbers of GPUs worth comparing, up to `gpus`: powers of two, shares of the whole, rounder numbers below it."""
     shares = {gpus // part for part in (1, 2, 3, 4) if gpus % part == 0}
     return sorted({2**i for i in range(gpus.bit_length())} | shares | {near for near in rounder(gpus) if near < gpus})
 
 
 def scaling(ask: Ask) -> list[Recommendation]:
-    """The recommendation at every width up to `ask.gpus` at which there is one."""
+    """Recommendations at every width up to `ask.gpus` that has a plan."""
     found = (search(replace(ask, gpus=width)) for width in widths(ask.gpus))
     return [explained(one) for one in found if one.candidates]
 
@@ -146,7 +146,7 @@ def with_fewer(ask: Ask) -> Recommendation:
 
 
 def faster_with_fewer(found: Recommendation) -> Recommendation | None:
-    """The recommendation for a rounder number of fewer GPUs, where that is faster than all of them."""
+    """The recommendation for a rounder, smaller number of GPUs, if it is faster than all of them."""
     ask, limit = found.ask, (1 - tie_share(found.ask.hardware)) * found.best.cost.clip
     smaller = [_freed(ask, gpus) for gpus in rounder(ask.gpus) if gpus < ask.gpus]
     faster = [one for one in smaller if one.candidates and one.best.cost.clip < limit]
@@ -154,24 +154,24 @@ def faster_with_fewer(found: Recommendation) -> Recommendation | None:
 
 
 def with_a_quarter(found: Recommendation) -> Recommendation | None:
-    """The recommendation for about a quarter of the GPUs, at which efficiency is higher; None where there is none."""
+    """The recommendation for about a quarter of the GPUs, where efficiency is higher; None if there is none."""
     gpus = found.ask.gpus
     part = _freed(found.ask, max(2 ** (gpus // 4).bit_length() // 2, 1))
     return part if gpus > 1 and part.candidates else None
 
 
 def _freed(ask: Ask, gpus: int) -> Recommendation:
-    """What is found for another number of GPUs, every degree open."""
+    """The recommendation for another number of GPUs with every degree open."""
     return search_best(replace(ask, gpus=gpus, fixed={}, order=None))
 
 
 def is_open(recipe: Recipe) -> bool:
-    """Whether a recipe says nothing of how many ranks there are."""
+    """Whether a recipe leaves the number of ranks open."""
     return all(name in OVERLAID for name in given_degrees(recipe.parallel))
 
 
 def fill(recipe: Recipe, gpus: int, hardware: Hardware, video_frames: int | None = None) -> tuple[Recipe, Candidate]:
-    """The recipe with the best plan's degrees and mesh order, those that it gives kept; and that plan.
+    """The recipe filled with the best plan's degrees and mesh order (given ones are kept), and that plan.
 
     `video_frames`: frames of the given video, as for clip_of().
     PipeFusion, which is approximate, is never chosen unasked. Raises RequestError as recommend() does.

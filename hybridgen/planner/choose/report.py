@@ -21,7 +21,7 @@ TEXTS = {setting.name for setting in registry.SETTINGS if setting.type is not in
 def as_data(
     found: Recommendation, shown: Sequence[Candidate], rejected: Iterable[Rejected], frames: int
 ) -> dict[str, Any]:
-    """Everything about a request, in the order of the table."""
+    """The recommendation as JSON data, plans in the order of the table."""
     ask, plan = found.ask, found.best.plan
     clip, facts, hardware = plan.clip, plan.facts, ask.hardware
     return {
@@ -100,7 +100,7 @@ def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
 
 
 def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
-    """The section with the plan's degrees and mesh order in it."""
+    """The recipe's parallel section with the plan's degrees and mesh order."""
     changes: dict[str, Any] = {"usp": None}
     for name, value in plan.parallel().items():
         if name == "order":
@@ -111,7 +111,7 @@ def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
 
 
 def input_flags(plan: Plan, request: Request) -> list[str]:
-    """Words, and pictures where the model needs some that are not given yet, as flags of run."""
+    """Flags of run for the prompt, and for images that the model needs and that are not given yet."""
     first = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
     last = ["--last-image", "last.png"] if plan.clip.last_image and request.last_image is None else []
     return [*first, *last, "-p", request.prompt or plan.facts.defaults.example]

@@ -1,4 +1,4 @@
-"""All plans for a request: what is predicted for each, which fit, and in what order. No torch."""
+"""All plans for a request: predictions for each, which fit, and their order. No torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def search(ask: Ask) -> Recommendation:
 
 
 def search_best(ask: Ask) -> Recommendation:
-    """What search() finds, but for what is slower than the best plans; memory is counted for no more than these."""
+    """The best plans of search(); memory is counted only for these."""
     order = sorted(_priced(ask), key=lambda c: c.cost.clip)
     fastest = next((c for c in order if not rejections(c, ask)), None)
     limit = fastest.limit if fastest else 0.0
@@ -43,7 +43,7 @@ def search_best(ask: Ask) -> Recommendation:
 
 
 def _priced(ask: Ask) -> Iterator[Candidate]:
-    """The legal plans with VAE width, mesh order, seconds and memory. What they have in common is priced once."""
+    """Legal plans with VAE width, mesh order, seconds and memory; what they have in common is priced once."""
     template, hardware, gpus = ask.template, ask.hardware, ask.gpus
     one_gpu, domain = one_gpu_seconds(template, hardware), ranks_of_domain(gpus, hardware)
 

@@ -22,7 +22,7 @@ UNITS = {
     "inside.bandwidth": ("GB/s", 1e-9),
     "inside.hop": ("us", 1e6),
 }
-"""How a constant is shown: unit, and units per SI unit."""
+"""Units in which constants are shown: name, and units per SI unit."""
 
 
 def write(path: Path, base: str, title: str, found: Mapping[str, tuple[float, str]]) -> None:

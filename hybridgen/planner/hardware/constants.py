@@ -1,6 +1,6 @@
 """Machines as the planner sees them: every constant with its unit and where it comes from. No torch.
 
-The machines known by name stand in machines.py; lookup.py finds them, and reads YAML files of others.
+The machines known by name are in known.py; lookup.py finds them, and reads YAML files of others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins some GPUs."""
+    """A link that joins GPUs."""
 
     name: str
     bandwidth: Constant
@@ -50,7 +50,7 @@ class Hardware:
     matmul: Constant
     """Rate of matrix products in bf16 (FLOP/s)."""
     float32: Constant
-    """Share of these two rates that is left in fp32 (1)."""
+    """Share of the attention and matmul rates that is left in fp32 (1)."""
     bandwidth: Constant
     """Bandwidth of a GPU's memory (B/s)."""
     launch: Constant
@@ -70,9 +70,9 @@ class Hardware:
     writing: Constant
     """Pixels a second that are encoded and written (1/s)."""
     inside: Link
-    """Between the GPUs of a domain."""
+    """The link between the GPUs of a domain."""
     outside: Link
-    """Between domains."""
+    """The link between domains."""
     shared_bus: bool
     """Whether what leaves a domain crosses the inside link as well, as on PCIe, where the network's adapters hang."""
     domain: int
@@ -82,7 +82,7 @@ class Hardware:
     error: Constant
     """How far a predicted latency may be off without an anchor, as a share of it (1)."""
     anchored: Constant
-    """The same, given a measured one-GPU latency (1)."""
+    """How far a predicted latency may be off, given a measured one-GPU latency, as a share of it (1)."""
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name, those of links as inside.bandwidth."""
@@ -111,12 +111,12 @@ class Hardware:
         )
 
     def slower(self, factor: float, why: str) -> Hardware:
-        """The machine whose GPUs compute this many times slower, all else as it is."""
+        """The machine with GPUs that compute this many times slower; everything else is unchanged."""
         rates = {name: getattr(self, name).times(1 / factor, why) for name in ("attention", "matmul", "bandwidth")}
         return replace(self, **rates, error=self.anchored)
 
     def joined(self, per_node: int | None) -> Hardware:
-        """With another number of GPUs in a host; a domain wider than a host stays as it is."""
+        """The machine with another number of GPUs per host; a domain wider than a host is unchanged."""
         if per_node is None:
             return self
         return replace(self, per_node=per_node, domain=self.domain if self.domain > self.per_node else per_node)

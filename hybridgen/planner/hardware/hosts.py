@@ -22,14 +22,14 @@ class Hosts(NamedTuple):
 
     @property
     def torchrun(self) -> str:
-        """What is typed on every host."""
+        """The torchrun options to type on every host."""
         last = "" if self.even else f" (on the last host --nproc-per-node {self.last})"
         return f"torchrun --nnodes {self.number} --nproc-per-node {self.each} ... -m hybridgen run ...{last}"
 
 
 @lru_cache(maxsize=1024)
 def spread(ranks: int, per_node: int, domain: int = 1) -> Hosts:
-    """As many ranks on every host, so that one command starts them all: the largest share that divides them.
+    """Spread ranks evenly over hosts, so that one command starts them all: the largest share that divides them.
 
     Hosts of a wider domain must find room in as many domains as full ones would take. Where only one rank a host would
     be even, hosts are filled.
@@ -43,7 +43,7 @@ def spread(ranks: int, per_node: int, domain: int = 1) -> Hosts:
 
 
 def ranks_of_domain(ranks: int, hardware: Hardware) -> int:
-    """How many of so many ranks a domain takes, when they are spread over hosts."""
+    """Number of ranks per domain, when they are spread over hosts."""
     domain, per_node = hardware.domain, hardware.per_node
     hosts = spread(ranks, per_node, domain)
     if hosts.number == 1 or not hosts.even:

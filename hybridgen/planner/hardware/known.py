@@ -43,13 +43,13 @@ NVLINK5 = Link(
 
 
 def nvlink(name: str, peak: float) -> Link:
-    """An older NVLink, of which collectives are assumed to reach 40%."""
+    """A link over an older NVLink; collectives are assumed to reach 40% of it."""
     bandwidth = Constant(0.4 * peak, f"assumed: 40% of the datasheet's {peak / GB:.0f} GB/s, copies included")
     return Link(name, bandwidth, assumed(40 * MICRO, "as NVLink 5"), assumed(500 * MICRO, "as NVLink 5"))
 
 
 def pcie(name: str, rate: float, why: str = "half of the bus") -> Link:
-    """GPUs on PCIe share the host's bridges; peer to peer is often not possible and goes through its memory.
+    """A link over PCIe. GPUs share the host's bridges, and messages often go through its memory.
 
     The network's adapters hang there as well: shared_bus=True.
     """
@@ -58,7 +58,7 @@ def pcie(name: str, rate: float, why: str = "half of the bus") -> Link:
 
 
 def network(name: str, peak: float) -> Link:
-    """One adapter a GPU."""
+    """A link over the network, with one adapter per GPU."""
     bandwidth = Constant(0.8 * peak, f"assumed: 80% of the datasheet's {peak / GB:.1f} GB/s a GPU")
     return Link(name, bandwidth, assumed(60 * MICRO, "20 us above NVLink"), assumed(600 * MICRO, "100 us above NVLink"))
 
@@ -253,7 +253,7 @@ MACHINES = {
     machine.name: machine for machine in (GB200, B200, H200, H100, H100_PCIE, A100, H20, L40S, RTX4090, RTX5090, CPU)
 }
 DEFAULT = GB200.name
-"""The machine that is planned for where none is named."""
+"""The machine to plan for if none is named."""
 ALIASES = {
     "gb200": "gb200-nvl72",
     "h100-sxm": "h100",

@@ -1,4 +1,4 @@
-"""A machine by name, or from a YAML file (format: docs/planner.md). No torch."""
+"""A machine by name, or from a YAML file (format: docs/planner-reference.md). No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = {
     **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
     **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1)},
 }
-"""What a constant may be, by the last part of its name, in SI units; others are bytes, seconds or a loss: 0 or more."""
+"""Legal values of constants in SI units, by the last part of the name; all others must be 0 or more."""
 OTHERS = Numbers(0)
 COUNT = Numbers(1, 10**9, whole=True)
 
@@ -83,7 +83,7 @@ def _given(value: Any) -> Any:
 
 
 def _changed(base: Any, given: Any, origin: str) -> Any:
-    """A copy of a machine or link with what a file gives in place."""
+    """A copy of a machine or link with the values of a file."""
     changes = {}
     for item in fields(base):
         old, new = getattr(base, item.name), getattr(given, item.name)

@@ -16,7 +16,7 @@ from hybridgen.planner.hardware.constants import Hardware, Link
 
 
 class Span(NamedTuple):
-    """How the worst group of an axis lies: its size, and how many of its ranks share the domain that has fewest."""
+    """Span of the worst group of an axis: its size, and its ranks in the domain that has fewest."""
 
     size: int
     together: int
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
     @property
     def away(self) -> float:
-        """Share of the peers of these ranks that are outside of their domain."""
+        """Share of a rank's peers that are outside of its domain."""
         return (self.size - self.together) / (self.size - 1)
 
 
@@ -47,7 +47,7 @@ def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
 
 
 def span_of_ranks(ranks: Sequence[int], domain: int) -> Span:
-    """How these ranks lie."""
+    """The span of these ranks."""
     return Span(len(ranks), min(Counter(rank // domain for rank in ranks).values()))
 
 
@@ -66,7 +66,7 @@ def link(hardware: Hardware, where: Span) -> Link:
 
 
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
-    """One message in which a rank sends `size` bytes.
+    """Seconds of one message in which a rank sends `size` bytes.
 
     Every GPU has an adapter of its own. What leaves the domain goes through it, beside what stays inside, or on a
     shared bus after it; a gather or a reduction sends every byte to another domain once, through the adapters of all

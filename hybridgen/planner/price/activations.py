@@ -10,7 +10,7 @@ from hybridgen.plan.traffic import Term
 
 
 def activations(plan: Plan) -> Iterator[Term]:
-    """Bytes on one rank at each moment of a block, beside rope's tables and what is kept of the text."""
+    """Bytes on one rank at each moment of a block, without rotary tables and what is kept of the text."""
     s = sizes(plan)
     most, time = plan.facts.transformer.most_held(s)
     attending = time + 2 * s.d + s.a + 2 * s.k  # hidden state and norm; Q, K and V
@@ -21,7 +21,7 @@ def activations(plan: Plan) -> Iterator[Term]:
 
 
 def sizes(plan: Plan) -> Sizes:
-    """Of the plan's model and dtype."""
+    """Elements per token for the plan's model and dtype."""
     transformer, tp = plan.facts.transformer, plan.degrees.tp
     a, k = (heads * transformer.head_dim // tp for heads in (transformer.heads, transformer.key_heads))
     sides = 3 if transformer.gated else 2

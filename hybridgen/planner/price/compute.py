@@ -13,19 +13,19 @@ STRAY = 3.69
 short kernels. Fitted with the kernel split published for Wan on one B200: attention 71.7%, matrix products 20.8%, the
 rest 7.5% (TensorRT-LLM, blog 28)."""
 KERNELS = 40
-"""Kernels of a block: the host starts them one by one, and a block takes no less time than that."""
+"""Kernels of a block; the host launches them one by one, and a block takes at least that time."""
 MERGE_PASSES = 6
-"""Times that merging one more partial output reads or writes it, in fp32."""
+"""Passes over a partial output, in fp32, to merge it."""
 
 
 class BlockSeconds(NamedTuple):
-    """One block in one pass of all of a rank's tokens."""
+    """Seconds of one block in one pass of all of a rank's tokens."""
 
     attention: float
     matmul: float
     other: float
     launch: float
-    """What the host's launches take longer than the work itself."""
+    """Seconds by which the host's launches take longer than the work itself."""
 
     @property
     def total(self) -> float:
@@ -33,7 +33,7 @@ class BlockSeconds(NamedTuple):
 
 
 def attention_shape(plan: Plan) -> tuple[int, int, int, int]:
-    """(queries, keys, heads, K/V heads) of one rank's self-attention, over all blocks of keys that it sees."""
+    """Shape (queries, keys, heads, K/V heads) of one rank's self-attention, over all blocks of keys that it sees."""
     _, cols = plan.degrees.attn2d
     heads, key_heads = plan.attention_heads
     facts = plan.facts.transformer
@@ -47,13 +47,13 @@ def attention_shape(plan: Plan) -> tuple[int, int, int, int]:
 
 
 def attention_flops(plan: Plan) -> float:
-    """Of one rank in one block: every query with every key, twice (scores, output)."""
+    """FLOPs of one rank's self-attention in one block: every query with every key, twice (scores, output)."""
     queries, keys, heads, _ = attention_shape(plan)
     return 4.0 * queries * keys * heads * plan.facts.transformer.head_dim
 
 
 def cross_attention_flops(plan: Plan) -> float:
-    """Of one rank in one block: its queries with text and pictures, which are never split."""
+    """FLOPs of one rank's cross-attention in one block: its queries with text and images, which are never split."""
     facts = plan.facts.transformer
     if not facts.cross_attention:
         return 0.0
@@ -61,13 +61,13 @@ def cross_attention_flops(plan: Plan) -> float:
 
 
 def matmul_tokens(plan: Plan) -> int:
-    """Tokens that one rank multiplies with a block's matrices; joint text runs on every rank, as it is replicated."""
+    """Tokens that one rank multiplies with a block's matrices; joint text is replicated and runs on every rank."""
     joint = plan.facts.text_tokens if plan.facts.transformer.text_stream == "joint" else 0
     return plan.tokens.local_size + joint
 
 
 def matmul_flops(plan: Plan) -> float:
-    """Of one rank in one block."""
+    """FLOPs of one rank's matrix products in one block."""
     return 2.0 * matmul_tokens(plan) * plan.facts.transformer.matrix_params / plan.degrees.tp
 
 
@@ -75,9 +75,9 @@ class Passes(NamedTuple):
     """Channels of one token that a block reads and writes outside of its matrix products and attention."""
 
     hidden: int
-    """Those of the hidden state, which tp does not split."""
+    """Channels of the hidden state, which tp does not split."""
     split: int
-    """Those of heads and of the feed-forward layer, which tp splits."""
+    """Channels of heads and of the feed-forward layer, which tp splits."""
 
 
 def channel_passes(facts: TransformerFacts) -> Passes:
@@ -96,14 +96,14 @@ def channel_passes(facts: TransformerFacts) -> Passes:
 
 
 def other_bytes(plan: Plan) -> float:
-    """What one rank moves in one block outside of its matrix products and attention, STRAY included."""
+    """Bytes that one rank moves in one block outside of matrix products and attention, STRAY included."""
     passes = channel_passes(plan.facts.transformer)
     channels = passes.hidden + passes.split / plan.degrees.tp
     return STRAY * channels * matmul_tokens(plan) * plan.itemsize
 
 
 def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
-    """One block, one pass, all of the rank's tokens; every patch reads the weights and is launched on its own."""
+    """Seconds of one block in one pass of the rank's tokens; every patch reads the weights and is launched."""
     facts, e, tp = plan.facts.transformer, plan.itemsize, plan.degrees.tp
     rate = hardware.float32.value if plan.dtype == "float32" else 1.0
     queries, keys, heads, key_heads = attention_shape(plan)
@@ -121,13 +121,13 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
 
 
 def merge_seconds(plan: Plan, hardware: Hardware) -> float:
-    """Adding one more partial output to those of a rank's own queries, in fp32."""
+    """Seconds of merging one more partial output of a rank's own queries, in fp32."""
     size = plan.attention_tokens * plan.attention_heads[0] * plan.facts.transformer.head_dim * 4
     return MERGE_PASSES * size / hardware.bandwidth.value
 
 
 def text_seconds(plan: Plan, hardware: Hardware) -> float:
-    """What text and pictures cost once a clip: K/V of cross-attention, or the text's stream through every block."""
+    """Seconds of text and images once per clip: K/V of cross-attention, or the text stream through every block."""
     facts = plan.facts.transformer
     if facts.text_stream == "own":
         params = facts.matrix_params

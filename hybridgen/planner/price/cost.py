@@ -1,4 +1,4 @@
-"""Predicted seconds of a plan, taken apart by what they are spent on. No torch.
+"""Predicted seconds of a plan, by what they are spent on. No torch.
 
 Compute is a roofline (compute.py). Messages are those that the strategies declare, priced on the link that their
 group spans under the plan's mesh order (topology.py). Nothing is hidden but what the runtime hides: the bytes of ring's
@@ -25,15 +25,15 @@ from hybridgen.strategies.registry import Degrees
 
 
 class Item(NamedTuple):
-    """What some of the denoise time is spent on, over the whole clip."""
+    """One item of the denoise time over the whole clip."""
 
     name: str
     seconds: float
     bound: str
-    """What limits it: compute, memory, host, link, latency, or fitted."""
+    """The limit of this item: compute, memory, host, link, latency, or fitted."""
     axis: str = ""
     size: int = 0
-    """Bytes that a rank sends."""
+    """Bytes that a rank sends for this item."""
     link: str = ""
 
     @property
@@ -46,13 +46,13 @@ class Cost:
     """Predicted seconds of a clip."""
 
     items: tuple[Item, ...]
-    """Of the denoise time, exhaustive."""
+    """All items of the denoise time."""
     decode: float
-    """The VAE's decoder."""
+    """Seconds of the VAE's decoder."""
     end: float
-    """Everything but denoising: text, encode, decode, writing."""
+    """Seconds of everything but denoising: text, encode, decode, writing."""
     error: float
-    """How far off it may be, as a share."""
+    """Possible error of the prediction, as a share."""
 
     @cached_property
     def denoise(self) -> float:
@@ -60,7 +60,7 @@ class Cost:
 
     @cached_property
     def clip(self) -> float:
-        """End to end, the model loaded."""
+        """Seconds end to end, without loading the model."""
         return self.denoise + self.end
 
     @property
@@ -70,18 +70,18 @@ class Cost:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Of the denoise time."""
+        """Lowest and highest denoise time within the error."""
         return self.denoise * (1 - self.error), self.denoise * (1 + self.error)
 
 
 def cost(plan: Plan, hardware: Hardware, streamed: bool = True, tail: Tail | None = None) -> Cost:
-    """The whole prediction for one plan under its mesh order; `tail` where it is priced already."""
+    """The whole prediction for one plan under its mesh order; `tail` is given if it is priced already."""
     decode, end = tail or vae_price.tail(plan, hardware, streamed=streamed)
     return Cost(tuple(denoise_items(plan, hardware)), decode, end, hardware.error.value)
 
 
 def denoise_messages(plan: Plan) -> list[Message]:
-    """What the busiest stage's rank sends while denoising; the last stage's messages where the first has none."""
+    """Messages of a rank of the busiest stage while denoising; of the last stage for messages that the first lacks."""
     first = _messages(plan, plan.layout.rank({}))
     stages = plan.degrees.pipefusion
     if stages == 1:
@@ -96,7 +96,7 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
 
 
 def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
-    """Where the denoise time goes; every rank's is the same but for padding."""
+    """Items of the denoise time; equal for every rank but for padding."""
     items, domain = _computing(plan, hardware), ranks_of_domain(plan.world_size, hardware)
     for message in denoise_messages(plan):
         items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, domain)))
@@ -104,7 +104,7 @@ def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
 
 
 def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
-    """Seconds of what an axis exchanges as a function of how its groups lie, to compare mesh orders."""
+    """A function from the span of an axis to the seconds of its exchanges, to compare mesh orders."""
     messages = denoise_messages(plan)
 
     @cache
@@ -137,8 +137,8 @@ def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
 def _bubbles(plan: Plan, stage: float) -> float:
     """Idle time of a stage that needs `stage` seconds for one pass of the whole sequence.
 
-    In a synchronous step the branches are what keeps the stages busy; otherwise the patches are, and a patch of the
-    next step must have come back from the last stage.
+    In a synchronous step the branches keep the stages busy. Otherwise the patches do, and a patch of the next step must
+    have come back from the last stage.
     """
     stages, branches, steps = plan.degrees.pipefusion, plan.own_branches, plan.clip.steps
     sync = min(plan.warmup * plan.facts.experts, steps)
@@ -162,10 +162,10 @@ def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> 
 
 
 def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
-    """What a ring takes longer than its attention: a merge a step, the bytes that find no cover, half of what an
-    exchange costs beyond them, and in all no less than `hardware.ring` a step.
+    """Seconds that a ring takes longer than its attention: per step a merge, the bytes that are not hidden, half of an
+    exchange's latency, and in all at least `hardware.ring`.
 
-    Half, as the published times of ring 2 and ring 4 say.
+    Half of the latency is what the published times of ring 2 and ring 4 say.
     """
     ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
     block = compute.block_seconds(plan, hardware).attention / ring / patches
@@ -176,7 +176,7 @@ def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> floa
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:
-    """Items of one strategy and axis added up; the bound of the larger one."""
+    """Add up the items of each strategy and axis, with the limit of the larger one."""
     found: dict[tuple[str, str], Item] = {}
     for item in items:
         key = item.name, item.axis
@@ -189,6 +189,6 @@ def _joined(items: Iterable[Item]) -> list[Item]:
 
 
 def one_gpu_seconds(plan: Plan, hardware: Hardware) -> float:
-    """Denoise time of the same clip on one GPU, whether it fits there or not."""
+    """Denoising seconds of the same clip on one GPU, whether it fits there or not."""
     alone = replace(plan, degrees=Degrees(), order=plan.order)
     return cost(alone, hardware).denoise

@@ -18,14 +18,14 @@ from hybridgen.planner.price.activations import activations
 from hybridgen.strategies import registry
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
-"""Phases in which transformers and VAE are there."""
+"""Phases in which transformers and VAE are loaded."""
 SCHEDULER_STATES = 4
 """Copies of a rank's part of the latents between steps: the state, and what UniPC remembers, the state before and two
 predictions."""
 
 
 def terms(plan: Plan, rank: int = 0) -> list[Term]:
-    """What this rank holds."""
+    """Memory terms of a rank."""
     facts, degrees, e = plan.facts, plan.degrees, plan.itemsize
     transformer, layers = facts.transformer, len(plan.blocks(rank))
     context = 2 * plan.context_tokens * transformer.key_heads * transformer.head_dim // degrees.tp * layers * e
@@ -49,10 +49,10 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
 
 
 def text_states(plan: Plan) -> int:
-    """What is kept of the text of all branches, and of embedded pictures.
+    """Memory of the text of all branches and of embedded images.
 
-    Embeddings, and what each expert makes of those that it cross-attends to; where blocks read text of another width
-    than theirs, what was made of it once. Of a text with a stream of its own the token ids.
+    These are embeddings, and what each expert makes of those that it cross-attends to; where blocks read text of
+    another width, what was made of it once; for a text stream with weights of its own, token ids.
     """
     facts, transformer = plan.facts, plan.facts.transformer
     tokens = sum(plan.text_lengths) or plan.branches * facts.text_tokens
@@ -66,15 +66,15 @@ def text_states(plan: Plan) -> int:
 
 
 def expert_params(plan: Plan, layers: int) -> int:
-    """Numbers of one transformer that a rank with so many blocks holds: tp cuts the matrices of its blocks."""
+    """Parameters of one transformer that a rank with this many blocks holds; tp cuts the matrices of its blocks."""
     transformer = plan.facts.transformer
     block = min(transformer.block_params, transformer.params // transformer.layers)  # params may be given
     return layers * block // plan.degrees.tp + transformer.params - transformer.layers * block
 
 
 def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
-    """Numbers of one transformer's second set of weights, for a text with a stream of its own, on a rank: those that
-    are given up when the text has been read, and those that are never read from the checkpoint.
+    """Parameters of one transformer's weights for a text stream of its own, on a rank: those that are freed when the
+    text has been read, and those that are never read from the checkpoint.
 
     The latter are the layer that would write text, and the words' embedding but on the first stage.
     """
@@ -87,10 +87,10 @@ def text_weights(plan: Plan, rank: int) -> tuple[int, int]:
 
 
 def latents(plan: Plan, rank: int) -> int:
-    """While blocks run: this rank's state with the scheduler's copies, the predictions of the branches before, rope's
+    """Memory while blocks run: this rank's state with the scheduler's copies, predictions of earlier branches, rotary
     tables, a mask of padding.
 
-    Of given frames also what the autoencoder made of them: whole, and this rank's part.
+    Conditioning frames add what the autoencoder made of them, whole, and this rank's part.
     """
     transformer, local = plan.facts.transformer, plan.tokens.local_size
     channels, frames, rows, columns = plan.latent_shape
@@ -107,15 +107,16 @@ def latents(plan: Plan, rank: int) -> int:
 
 
 def stepping(plan: Plan) -> int:
-    """Beside the latents: at the start the whole noise and its tokens, later the guided prediction, as it is and in
-    fp32, and the next state."""
+    """Memory of the scheduler's step besides the latents: at the start the whole noise and its tokens, later the guided
+    prediction, as it is and in fp32, and the next state.
+    """
     numbers = plan.tokens.local_size * plan.facts.transformer.prediction_channels
     whole = math.prod(plan.latent_shape) * FP32
     return max(2 * whole, numbers * (plan.itemsize + 2 * FP32))
 
 
 def peak(plan: Plan, rank: int = 0) -> int:
-    """The most that is held in any phase."""
+    """Peak bytes over all phases."""
     return max(phase_sizes(terms(plan, rank)).values())
 
 
@@ -126,9 +127,9 @@ def phase_sizes(held: Iterable[Term]) -> dict[str, int]:
 
 
 def fullest(plan: Plan) -> tuple[int, list[Term]]:
-    """The rank that needs most, and what it holds: rank 0, which encodes and decodes, unless another stage holds more.
+    """The rank that needs most memory, and its terms: rank 0, which encodes and decodes, or one of a larger stage.
 
-    Of the stages in the middle one of every size is looked at.
+    Of the stages in the middle, one of each size is compared.
     """
     stages, vae = plan.degrees.pipefusion, plan.layout.vae_ranks()
     found: dict[tuple[int, int], tuple[int, list[Term]]] = {}
@@ -143,7 +144,7 @@ def fullest(plan: Plan) -> tuple[int, list[Term]]:
 
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
-    """What the fullest rank holds on this machine."""
+    """Memory terms of the fullest rank on this machine."""
     _, own = fullest(plan)
     terms = [*own, Term("context", int(hardware.reserve.value), PHASES)]
     return tuple(term for term in terms if term.size)

@@ -17,30 +17,30 @@ from hybridgen.strategies.registry import Degrees
 
 Side = Literal["decoder", "encoder"]
 MAX_WIDTH = 32
-"""Widest VAE that is tried."""
+"""The widest VAE that is tried."""
 TAPS = 27
-"""Of a 3 x 3 x 3 convolution."""
+"""Taps of a 3 x 3 x 3 convolution."""
 STRIDED = 9 / 4
-"""Taps for each number of its input that a 3 x 3 convolution with stride 2 has."""
+"""Taps per element of the input of a 3 x 3 convolution with stride 2."""
 
 
 def decoder_flops(plan: Plan) -> float:
-    """Of the whole clip: every convolution of the decoder at the size of its input (upsampling ones grow after it)."""
+    """FLOPs of decoding the clip: every convolution at the size of its input (upsampling ones grow after it)."""
     return _flops(_alone(plan), "decoder")
 
 
 def encoder_flops(plan: Plan) -> float:
-    """Of all the video that is given: every convolution of the encoder at the size of its input."""
+    """FLOPs of encoding the conditioning frames: every convolution at the size of its input."""
     return _flops(_alone(plan), "encoder")
 
 
 def _alone(plan: Plan) -> Plan:
-    """The plan as far as the VAE's work depends on it, so that equal ones are computed once."""
+    """The plan reduced to what the VAE's work depends on, so that equal work is computed once."""
     return replace(plan, degrees=Degrees(), dtype="float32")
 
 
 def _half(plan: Plan, side: Side) -> tuple[Half, int]:
-    """The decoder or the encoder, and how many latent frames pass through it in a request."""
+    """The decoder or the encoder, and the number of latent frames that pass through it in a request."""
     if side == "decoder":
         return plan.facts.vae.decoder, plan.latent_shape[1]
     return plan.facts.vae.encoder, rules.encoded_latents(plan)
@@ -48,7 +48,7 @@ def _half(plan: Plan, side: Side) -> tuple[Half, int]:
 
 @lru_cache(maxsize=64)
 def _flops(plan: Plan, side: Side) -> float:
-    """Of all passes through the convolutions."""
+    """FLOPs of all passes through the convolutions."""
     half, passes = _half(plan, side)
     area, total = math.prod(plan.latent_shape[2:]), 0.0
     outputs = [*(x.channels for x in half.layers[1:]), half.outputs]
@@ -61,14 +61,14 @@ def _flops(plan: Plan, side: Side) -> float:
 
 
 def decode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
-    """The VAE's decoder alone: its share of the work, edges exchanged with neighbours, pixels gathered."""
+    """Seconds of the VAE's decoder: its share of the work, edges exchanged with neighbours, pixels gathered."""
     frames, width = plan.latent_shape[1], plan.degrees.vae
     seconds = _split_seconds(plan, hardware, where, decoder_flops(plan), "decoder")
     return seconds + (width - 1) * frames * hardware.pixels.value
 
 
 def encode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
-    """The VAE's encoder alone: pixels handed out, its share of the work, edges exchanged; 0 where nothing is given."""
+    """Seconds of the VAE's encoder: pixels handed out, its share of the work, edges; 0 without given frames."""
     frames, width = rules.encoded_latents(plan), plan.degrees.vae
     if not frames:
         return 0.0
@@ -78,12 +78,12 @@ def encode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) ->
 
 
 def vae_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
-    """All that the VAE does in a request."""
+    """Seconds of the VAE in a request: encoding and decoding."""
     return encode_seconds(plan, hardware, where) + decode_seconds(plan, hardware, where)
 
 
 def _split_seconds(plan: Plan, hardware: Hardware, where: Span | None, flops: float, side: Side) -> float:
-    """One half of the VAE on the plan's ranks: the widest strip's share of the work, and its edges."""
+    """Seconds of one half of the VAE on the plan's ranks: the widest strip's share of the work, and its edges."""
     alone = flops / hardware.decoder.value
     if plan.degrees.vae == 1:
         return alone
@@ -98,7 +98,7 @@ def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
 
 @lru_cache(maxsize=64)
 def _edges(plan: Plan, side: Side) -> tuple[int, int]:
-    """(exchanges, bytes to one neighbour) of a rank in the whole request."""
+    """Number of exchanges and bytes to one neighbour of a rank in the whole request."""
     counts = rules.halo_counts(*_half(plan, side))
     numbers = sum(n * channels * length for (channels, length, _), n in counts.items())
     return counts.total(), numbers * rules.across(plan) * FP32
@@ -121,7 +121,7 @@ def _best(plan: Plan, hardware: Hardware, widths: tuple[int, ...], close: float)
 
 
 def writing_seconds(plan: Plan, hardware: Hardware) -> float:
-    """Encoding and writing all frames."""
+    """Seconds of encoding and writing all frames."""
     return plan.clip.frames * plan.clip.width * plan.clip.height / hardware.writing.value
 
 
@@ -129,15 +129,15 @@ class Tail(NamedTuple):
     """Seconds around denoising."""
 
     decode: float
-    """The VAE's decoder."""
+    """Seconds of the VAE's decoder."""
     end: float
-    """Everything but denoising: text, encode, decode, and writing."""
+    """Seconds of everything but denoising: text, encode, decode, and writing."""
 
 
 def tail(plan: Plan, hardware: Hardware, where: Span | None = None, streamed: bool = True) -> Tail:
-    """What a clip takes besides denoising; writing runs beside the decode when it is streamed.
+    """Seconds of a clip besides denoising; writing overlaps decoding when it is streamed.
 
-    where: how the VAE's ranks lie, as by default the plan's order says.
+    where: the span of the VAE's ranks, by default that of the plan's order.
     """
     decode, writing = decode_seconds(plan, hardware, where), writing_seconds(plan, hardware)
     last = writing / plan.latent_shape[1] if streamed else writing
