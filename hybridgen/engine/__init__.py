@@ -1,1 +1,1 @@
-"""A job from files to file: ranks that load a model and make a clip."""
+"""From a job to a file: ranks that load a model and make a clip."""

@@ -1,4 +1,4 @@
-"""Measure what the planner's cost model needs to know of this machine (planner/hardware.py), on ranks of its own.
+"""Measure what the planner's cost model needs to know of this machine, on ranks of its own.
 
 Compute is measured on one block of the model that is to be planned for, with random weights, by one rank alone: its
 matrix products and its attention apart, all the rest as what is left of a whole block. Then all ranks run it at once,
@@ -39,32 +39,32 @@ from hybridgen.planner.price import compute
 from hybridgen.strategies.registry import Degrees
 
 ROUNDS, ENOUGH = 9, 3.0
-"""Rounds of a measurement; fewer (three at least) once they took so many seconds."""
+"""Rounds of a measurement, and the seconds after which fewer (at least three) are enough."""
 SIDE = 256
 """Pixels per side of the clip that is timed."""
 SMALL, LARGE = 64 << 10, 8 << 20
-"""Bytes that a rank sends in the two sizes of an exchange."""
+"""Bytes that a rank sends in an exchange, for both sizes that are timed."""
 TINY = WanTransformer(layers=1, heads=2, head_dim=16, ffn=64, text_dim=16)
-"""So small that starting its kernels is all that takes time."""
+"""A transformer so small that only starting its kernels takes time."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is calibrated."""
+    """Settings of a calibration."""
 
     facts: ModelFacts
     dtype: str
     device: str
     world: int
     tokens: int
-    """Of the clip that is timed."""
+    """Tokens of the clip that is timed."""
 
     @property
     def kernel(self) -> Kernel:
         return select("auto", self.device, self.dtype, self.facts.transformer.head_dim, merged=False)
 
     def plan(self, tokens: int, degrees: Degrees = Degrees()) -> Plan:
-        """About so many tokens through one block, once."""
+        """A plan that runs about this many tokens through one block, once."""
         transformer = replace(self.facts.transformer, layers=1)
         facts = replace(self.facts, transformer=transformer, experts=1, boundary=None)
         frames = max(tokens // facts.token_count(SIDE, SIDE, 1), 1)
@@ -88,7 +88,7 @@ def run(settings: Settings) -> dict[str, Figure]:
 
 @torch.no_grad()
 def measure(context: RankContext, settings: Settings) -> dict[str, Figure]:
-    """Every constant, by its name in a hardware file; what rank 0 returns counts."""
+    """Measure every constant, by its name in a hardware file; rank 0's result counts."""
     quiet_libraries()
     plan = settings.plan(settings.tokens, Degrees(ulysses=settings.world))
     rank = set_up(context, Job(plan, settings.kernel, settings.device, "", "", 0, Path(), quiet=True))
@@ -117,7 +117,7 @@ def seconds(work: Callable[[], object], device: torch.device, least: int = 3) ->
 
 
 def slowest(work: Callable[[], object], device: torch.device) -> float:
-    """The same with all ranks at work: each round ends with the slowest, and all do as many."""
+    """Median time of `work` with all ranks at work: each round ends with the slowest, and all run equally many."""
     times = []
     for _ in range(ROUNDS):
         dist.barrier()
@@ -136,7 +136,7 @@ def _now(device: torch.device) -> float:
 
 
 def rates(block: Block, settings: Settings) -> dict[str, Figure]:
-    """What one rank computes, all others idle."""
+    """Rates of one rank while all others are idle."""
     plan, device = block.plan, block.device
     attention, matmul = seconds(block.attention, device), seconds(block.matmul, device)
     whole = seconds(block.run, device)
@@ -212,12 +212,12 @@ class Block:
         return self.model.run_blocks(self.hidden, self.first, self.condition, Pass())
 
     def run_few(self) -> Tensor:
-        """On 16 tokens."""
+        """Run the block on 16 tokens."""
         cos, sin = (table[:, :16] for table in self.condition.rope)
         return self.model.run_blocks(self.hidden[:, :16], self.first, replace(self.condition, rope=(cos, sin)), Pass())
 
     def attention(self) -> None:
-        """With the video's keys and with the text's."""
+        """Run attention to the video's keys and to the text's."""
         attend_plain(self.kernel, *self.qkv)
         if self.plan.facts.transformer.cross_attention:
             q, k, v = (x.transpose(1, 2) for x in (self.qkv[0], *self.text_kv))
@@ -233,7 +233,7 @@ class Block:
         down(up(x))
 
     def step(self) -> None:
-        """A denoising step in which no block runs."""
+        """Run a denoising step without any block."""
         slots, layers = self.model.slots, self.model.slots.layers
         slots.layers = range(0)
         self.model.scheduler.set_begin_index(0)

@@ -1,4 +1,4 @@
-"""From the final latents to the files: latents first, then the video while it is decoded.
+"""From the final latents to files: the latents first, then the video while it is decoded.
 
 With a guardrail the video alone is written, once all frames have been decoded and checked.
 """
@@ -22,12 +22,12 @@ from hybridgen.models.denoiser import Denoiser
 
 
 def digest_of(latents: Tensor) -> str:
-    """SHA-256 of the latents' numbers."""
+    """SHA-256 of the latents' elements."""
     return hashlib.sha256(latents.float().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def keep_latents(rank: Rank, latents: Tensor, digest: str) -> None:
-    """Put the latents on disk, whole, before decoding can fail."""
+    """Write the latents to disk, whole, before decoding can fail."""
     from safetensors.torch import save
 
     job = rank.job
@@ -71,7 +71,7 @@ def decode_guarded(
 
 
 def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Frames]:
-    """uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks work on them and get nothing."""
+    """Decode to uint8 frames [t, H, W, 3], chunk by chunk, on rank 0; the VAE's other ranks take part and get none."""
     if not rank.mesh.is_on("vae"):
         return
     chunks = model.slots.decode(latents)
@@ -83,7 +83,7 @@ def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Fra
 
 
 def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
-    """The clip's file, and the contact sheet where it is asked for."""
+    """Write the clip's file, and the contact sheet if it is asked for."""
     job, kept = rank.job, []
     writer = writer_of(job, digest)
     for frames in chunks:
@@ -100,7 +100,7 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
 
 
 def writer_of(job: Job, digest: str) -> VideoWriter | PictureWriter:
-    """What writes the clip, by the ending of its file."""
+    """The writer of the clip, by the ending of its file."""
     clip, tags = job.plan.clip, job.tags(digest)
     if job.output.suffix.lower() == PICTURE[0]:
         return PictureWriter(job.output, job.part, tags, job.overwrite)

@@ -1,4 +1,4 @@
-"""From noise to the final latents: the loop, on every rank's own part of them."""
+"""The denoising loop: from noise to final latents, on every rank's own part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridgen.models.denoiser import Denoiser
 
 
 def denoise(rank: Rank, model: Denoiser) -> Tensor:
-    """This rank's part of the final latents (a state x, see models/state.py)."""
+    """Denoise this rank's part of the latents; returns a state x (see models/state.py)."""
     steps = model.schedule()
     generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
     x = model.state.cut(model.initial_latents(generator))
@@ -33,7 +33,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
 
 
 def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:
-    """The full latents [1, C, T, H, W] on rank 0, None elsewhere."""
+    """Gather the full latents [1, C, T, H, W] on rank 0; None elsewhere."""
     group = rank.mesh.sequence()
     if group is None:
         return None

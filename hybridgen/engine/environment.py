@@ -1,6 +1,6 @@
 """Whether another launcher (torchrun, srun) started this process, and as which rank. No torch.
 
-The one place that reads what launchers put into the environment.
+Only this module reads what launchers put into the environment.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ class JoinedRank:
     rank: int
     world: int
     local_rank: int
-    """Its number on its machine."""
+    """Number of this rank on its machine."""
     address: str
-    """Host and port where rank 0's key-value store is, or torchrun's agent's."""
+    """Host and port of the key-value store of rank 0 or of torchrun's agent."""
     port: int
     attempt: int
-    """How often torchrun has restarted the ranks."""
+    """Number of times that torchrun has restarted the ranks."""
     agent_serves: bool
-    """Whether torchrun's agent serves the store; else rank 0 must."""
+    """Whether torchrun's agent serves the store; otherwise rank 0 must."""
 
 
 def joined_rank() -> JoinedRank | None:
     """This process as a rank of another launcher's job; None when hybridgen starts its ranks itself.
 
-    SLURM_NTASKS alone says nothing, since an allocation's own shell has it, too; tasks of srun have the step's number.
+    SLURM_NTASKS alone is not enough: the shell of an allocation has it, too. Tasks of srun have the step's number.
     """
     env = os.environ
     if {"RANK", "WORLD_SIZE"} <= env.keys():

@@ -1,4 +1,4 @@
-"""Pictures and videos that a clip starts from or ends with: opened once, before the plan is made. No torch."""
+"""Images and videos that a clip starts from or ends with, opened once, before the plan is made. No torch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ RULES = {
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What a clip is conditioned on beside its prompt. Files are absolute paths, None where there is none."""
+    """What a clip is conditioned on besides its prompt. Files are absolute paths, or None."""
 
     image: Path | None = None
     last_image: Path | None = None
     video: Path | None = None
     images: tuple[Image, ...] = ()
-    """The pictures in RGB, the first frame before the last; or the last frames of the video, in its order."""
+    """Conditioning images in RGB, the first frame before the last; or the last frames of the video, in its order."""
     video_frames: int | None = None
     """Frames of the whole video."""
 
@@ -52,8 +52,7 @@ class Conditioning:
 def open_inputs(request: Request, facts: ModelFacts) -> Conditioning:
     """Open and decode the files of a request, each once.
 
-    Raises RequestError for a request that the model cannot serve whatever the files hold, and image, video or
-    video-frames for files that cannot serve.
+    Raises RequestError for a request that the model cannot serve, and image, video or video-frames for unusable files.
     """
     if request.image is None and request.last_image is None and request.video is None:
         return Conditioning()
@@ -72,7 +71,7 @@ def open_inputs(request: Request, facts: ModelFacts) -> Conditioning:
 
 
 def open_image(flag: str, name: str) -> tuple[Path, Image]:
-    """A picture's absolute path, and the picture upright in RGB. Raises RequestError (image)."""
+    """Absolute path of an image, and the image, upright, in RGB. Raises RequestError (image)."""
     from PIL import Image, ImageOps
 
     path = Path(name).expanduser().absolute()
@@ -124,7 +123,7 @@ def _last_frames(name: str, path: Path, keep: int) -> tuple[list[Any], int]:
 
 
 def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:
-    """Raise RequestError (image-missing) where the clip needs a picture that is not given."""
+    """Raise RequestError (image-missing) if the clip needs an image that is not given."""
     what = "between two pictures" if facts.last_image == "must" else "from a picture"
     what += " or a video (--video)" if facts.video else ""
     for flag, given, needed in (

@@ -31,26 +31,26 @@ class Job:
     seed: int
     output: Path
     inputs: Conditioning = Conditioning()
-    """Pictures or video that the clip is conditioned on, opened; rank 0 alone has them."""
+    """Images or video that the clip is conditioned on, opened; only rank 0 has them."""
     latents: Path | None = None
     """Where the final latents are kept for the user."""
     preview: Path | None = None
     """Where a contact sheet of the clip is written."""
     overwrite: bool = False
     owner: int = 0
-    """The process whose run this is; names unfinished files."""
+    """Process that started the run; it names unfinished files."""
     quiet: bool = False
     threads: int = 1
-    """CPU threads of a rank."""
+    """Number of CPU threads of a rank."""
 
     @property
     def part(self) -> Path:
-        """The video before it is complete."""
+        """Path of the video before it is complete."""
         return part_of(self.output, self.owner)
 
     @property
     def scratch(self) -> Path:
-        """The final latents until the video is complete, where they are not kept."""
+        """Path of the final latents until the video is complete, if they are not kept."""
         return part_of(self.output.with_suffix(".latents.safetensors"), self.owner)
 
     @property
@@ -60,11 +60,11 @@ class Job:
         return [part_of(path, self.owner) for path in files if path is not None]
 
     def without_images(self) -> Job:
-        """The job of ranks other than the first, which alone encodes what is given."""
+        """The job without conditioning images, for all ranks except the first, which encodes them."""
         return replace(self, inputs=replace(self.inputs, images=()))
 
     def request(self) -> RequestSummary:
-        """What was asked for, nothing left open."""
+        """The request, with nothing left open."""
         clip, facts = self.plan.clip, self.plan.facts
         return RequestSummary(
             model=facts.name,
@@ -87,7 +87,7 @@ class Job:
     def report(
         self, seconds: Mapping[str, float], steps: Sequence[float], ranks: Sequence[Mapping[str, Any]], digest: str
     ) -> Report:
-        """What happened; `ranks` are the traffic and memory of every rank, `digest` is that of the final latents."""
+        """The report; `ranks` are traffic and memory of every rank, `digest` is that of the final latents."""
         return Report(
             plan=PlanSummary.of(self.plan),
             request=self.request(),
@@ -101,7 +101,7 @@ class Job:
         )
 
     def tags(self, digest: str) -> dict[str, str]:
-        """What the video says about itself; no time, host or path, so that equal clips are equal files."""
+        """Tags of the video, without time, host or path, so that equal clips are equal files."""
         about = {
             "schema": 1,
             "request": asdict(self.request()),

@@ -62,7 +62,7 @@ def launch(job: Job, start_method: str | None = None) -> Report:
 
 
 def _work(context: RankContext, job: Job) -> Report:
-    """worker.work, imported on the rank."""
+    """Run worker.work, imported on the rank."""
     if job.device == "cpu":
         import_module(IMPORTS)  # ranks that were forked have it
     from hybridgen.engine.worker import work
@@ -71,7 +71,7 @@ def _work(context: RankContext, job: Job) -> Report:
 
 
 def _keep_latents(job: Job, folder: Path) -> list[str]:
-    """Give final latents that an ended run left behind a name of their own, and say so.
+    """Rename the final latents that a failed run left behind, and tell the user.
 
     `folder` is the ranks' own: the mark in it tells that the latents are of this run, and complete.
     """
@@ -87,7 +87,7 @@ def _keep_latents(job: Job, folder: Path) -> list[str]:
 
 
 def _join(job: Job, joined: environment.JoinedRank) -> Report:
-    """Be one rank of a job that torchrun or srun started."""
+    """Run as one rank of a job that torchrun or srun started."""
     rank, world = joined.rank, joined.world
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import PrefixStore
@@ -114,7 +114,7 @@ def _join(job: Job, joined: environment.JoinedRank) -> Report:
 
 
 def _first_to_report(store: Any) -> bool:
-    """Whether this rank, which lost a peer, is the one to say so: the cause itself gets a moment to speak first."""
+    """Whether this rank, which lost a peer, reports it; the rank with the cause gets a moment to report first."""
     time.sleep(GRACE)
     try:
         return int(store.add("reports", 1)) == 1
@@ -123,13 +123,13 @@ def _first_to_report(store: Any) -> bool:
 
 
 def _leave(code: int) -> None:
-    """End without unwinding: a process group's destructor may wait for peers that are gone."""
+    """Exit without unwinding, because a process group's destructor may wait for peers that are gone."""
     sys.stderr.flush()
     os._exit(code)
 
 
 def _agree(job: Job, rank: int, store: Any) -> Job:
-    """Every rank takes rank 0's job, so that what was drawn (seed, file name) is the same everywhere."""
+    """Give every rank rank 0's job, so that what was drawn (seed, file name) is the same everywhere."""
     if store is None:
         return job
     if rank == 0:

@@ -1,4 +1,4 @@
-"""The machine that a run is on: its devices, whether they suffice for a plan, and what the planner makes of them."""
+"""The machine of a run: its devices, whether they suffice for a plan, and the planner's choice for them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ RULES = {
     "or with --auto; elsewhere the flag would change nothing.",
 }
 CROWD = 8
-"""CPU ranks a core beyond which a run is slow enough to say so."""
+"""CPU ranks per core above which a run is so slow that a warning says so."""
 
 
 def device_of(asked: str | None) -> str:
-    """cuda or cpu; cuda where there is one and nothing is said. Raises RequestError (device)."""
+    """The device, cuda or cpu; by default cuda if there is one. Raises RequestError (device)."""
     if asked == "cpu":
         return "cpu"
     import torch
@@ -42,7 +42,7 @@ def device_of(asked: str | None) -> str:
 
 
 def device_name(device: str) -> str:
-    """ "cpu", or what the driver calls the first GPU."""
+    """Name of the device: "cpu", or what the driver calls the first GPU."""
     if device == "cpu":
         return device
     import torch
@@ -51,7 +51,7 @@ def device_name(device: str) -> str:
 
 
 def count_gpus() -> int:
-    """GPUs of this machine."""
+    """Number of GPUs of this machine."""
     import torch
 
     return torch.cuda.device_count()
@@ -91,14 +91,14 @@ def choose(recipe: Recipe, gpus: int | None, hardware: str | None = None, video_
 
 
 def hardware_unused(hardware: str) -> RequestError:
-    """The error where a machine is named and the planner has nothing to choose."""
+    """The error of a named machine where the planner has nothing to choose."""
     problem = "is for the planner, which has nothing to choose: the degrees are given"
     nearest = "without it, or with --auto --gpus N"
     return RequestError("hardware-unused", "hardware", hardware, problem, nearest, [{"hardware": None}])
 
 
 def crowded(ranks: int) -> str | None:
-    """One sentence when CPU ranks would wait for each other more than they work; None when they would not."""
+    """A warning if CPU ranks would wait for each other more than they work; None otherwise."""
     cores = os.cpu_count() or 1
     if ranks <= CROWD * cores or environment.joined_rank() is not None:
         return None
@@ -106,7 +106,10 @@ def crowded(ranks: int) -> str | None:
 
 
 def check_machine(plan: Plan, device: str) -> None:
-    """Enough GPUs, or enough memory for all ranks, on this machine; as many ranks as another launcher started."""
+    """Check that this machine, and the ranks that another launcher started, suffice for the plan.
+
+    Raises RequestError.
+    """
     world, joined = plan.world_size, environment.joined_rank()
     if joined is not None:
         if joined.world != world:
@@ -130,7 +133,7 @@ def check_machine(plan: Plan, device: str) -> None:
 
 
 def _other_world(plan: Plan, world: int) -> RequestError:
-    """The launcher and the plan disagree: how many ranks to start, and the plan most like this one for those there."""
+    """The error of a launcher that started another number of ranks: how many to start, and the nearest plans."""
     close = nearest_plans(plan, world, 1)
     dropped = dict.fromkeys(registry.BESIDE, None)
     problem = f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees})"

@@ -1,4 +1,4 @@
-"""What a run is told beside its recipe: flags of `hybridgen run`, and keywords of `hybridgen.generate`. No torch."""
+"""Options of a run besides its recipe: flags of `hybridgen run`, keywords of `hybridgen.generate`. No torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTPUT = "Output"
 
 
 class Engine(str, Enum):
-    """What can run a plan."""
+    """Engines that can run a plan."""
 
     native = "native"
     xfuser = "xfuser"
@@ -23,7 +23,7 @@ class Engine(str, Enum):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """One field is one flag, and its help."""
+    """Options of a run; each field is a flag with its help."""
 
     out: Optional[Path] = flag("Video file; of one frame a .png, too.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT)
     overwrite: bool = flag("Replace files that exist.", "--overwrite/--no-overwrite", default=False, panel=OUTPUT)

@@ -12,7 +12,7 @@ from hybridgen.errors import RequestError
 
 ENDINGS = {"out": (".mp4",), "latents": (".safetensors",), "report": (".json",), "preview": (".png",)}
 PICTURE = (".png", ".mp4")
-"""Endings of a clip of one frame: a picture, unless a video is asked for by name."""
+"""Endings of a clip of one frame: an image, unless a video is asked for by name."""
 
 RULES = {
     "output-given": "A run reads the files that it starts from while it writes its own.",
@@ -32,7 +32,7 @@ class Outputs:
 
 
 def endings(frames: int) -> tuple[str, ...]:
-    """Of the file that a clip of so many frames becomes, the usual one first."""
+    """File endings for a clip of this many frames, the usual one first."""
     return PICTURE if frames == 1 else ENDINGS["out"]
 
 
@@ -45,7 +45,7 @@ def default_name(prompt: str, seed: int, ending: str = ".mp4") -> Path:
 def check_outputs(
     outputs: Outputs, video: Path, legal: tuple[str, ...] = ENDINGS["out"], given: Sequence[Path | None] = ()
 ) -> None:
-    """Endings are known, folders can be written, no two are one file, nothing is overwritten unasked.
+    """Check that endings are known, folders writable, files distinct, and nothing is overwritten unasked.
 
     `legal` are the endings that the clip itself may have, the usual one first; `given` the files that it starts from.
 

@@ -1,4 +1,4 @@
-"""From a checked plan to a job: files, device and kernel. Refuses what this machine cannot do. No torch."""
+"""From a checked plan to a job: files, device and kernel. What this machine cannot do is refused. No torch."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from hybridgen.recipe.fields import Recipe, Request
 
 RULES = {"prompt-missing": "A clip needs a prompt; the plan alone is shown by --dry-run."}
 SMALL = 2**20
-"""Numbers in a hidden state below which threads cost more than they bring: they meet after every operation, and on
-a busy machine one that waits for its core holds up all (a demo clip took 20 s on two threads, 0.4 s on one)."""
+"""Elements of a hidden state below which threads cost more than they gain. They meet after every operation, and on a
+busy machine one that waits for its core delays all (a demo clip took 20 s on two threads, 0.4 s on one).
+"""
 
 
 def with_seed(recipe: Recipe) -> Recipe:
-    """The recipe with a seed: its own, or one that is drawn here once."""
+    """The recipe with a seed: its own, or one that is drawn once."""
     if recipe.request.seed is not None:
         return recipe
     return replace(recipe, request=replace(recipe.request, seed=secrets.randbelow(2**32)))
 
 
 def check_prompt(recipe: Recipe, plan: Plan) -> None:
-    """Raise RequestError (prompt-missing) where a recipe says nothing of what the clip shows."""
+    """Raise RequestError (prompt-missing) for a recipe without a prompt."""
     if not recipe.request.prompt:
         problem = f"is missing; the plan is legal ({plan.world_size} ranks), say what the clip shows"
         raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
@@ -41,7 +42,7 @@ def check_prompt(recipe: Recipe, plan: Plan) -> None:
 def make_job(
     recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning = Conditioning(), quiet: bool = False
 ) -> Job:
-    """Everything a rank needs. Raises RequestError before anything starts.
+    """Make the job, with everything that a rank needs. Raises RequestError before anything starts.
 
     recipe: with its seed.
     inputs: the files that the clip is conditioned on, opened. Of a joined job rank 0 alone has them.
@@ -79,14 +80,14 @@ def make_job(
 
 
 def negative_prompt(request: Request, plan: Plan) -> str:
-    """The request's negative prompt, or the model's own where nothing is said; "" is said."""
+    """The request's negative prompt, or the model's own if none is given; "" counts as given."""
     if request.negative_prompt is not None:
         return request.negative_prompt
     return family_of(plan.facts).negative_prompt(plan.facts)
 
 
 def _threads(plan: Plan) -> int:
-    """CPU threads of a rank: its share of the cores, or one where the operations are too small to be shared out."""
+    """Number of CPU threads of a rank: its share of the cores, or one where operations are too small to share."""
     if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
         return 1
     return max(1, (os.cpu_count() or 1) // plan.world_size)

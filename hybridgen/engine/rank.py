@@ -1,4 +1,4 @@
-"""One process as part of a job: its device, its place in the mesh, and what it keeps account of."""
+"""One process of a job: its device, its place in the mesh, and what it records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridgen.engine.job import Job
 
 @dataclass
 class Rank:
-    """This process as part of the job."""
+    """This process as one rank of the job."""
 
     context: RankContext
     job: Job
@@ -40,9 +40,9 @@ class Rank:
 
     @contextmanager
     def stage(self, name: str, report: str = "", mapped: bool = False) -> Iterator[None]:
-        """A named stage: its time is kept (under `report`), and what the rank is doing is known outside.
+        """A context for a named stage: its time is recorded (under `report`), and the rank's status is set.
 
-        `mapped`: it maps files, as loading does.
+        `mapped` says that the stage maps files, as loading does.
         """
         self.set_status(name)
         if mapped:
@@ -54,11 +54,11 @@ class Rank:
         self.memory.sample(mapped)
 
     def broadcast_object(self, thing: Any) -> Any:
-        """Rank 0's small object on every rank."""
+        """Send rank 0's small object to every rank."""
         return self.mesh.world().broadcast_object(thing) if self.context.world > 1 else thing
 
     def set_status(self, doing: str) -> None:
-        """Tell whoever watches this rank what it is doing."""
+        """Set the status that tells the launcher what this rank is doing."""
         self.doing = doing
         self.context.status.set(doing)
 
@@ -83,7 +83,7 @@ def set_up(context: RankContext, job: Job) -> Rank:
 
 
 def quiet_libraries() -> None:
-    """Progress and warnings of the loaders would come from every rank at once; errors are raised anyway."""
+    """Silence progress and warnings of the loaders, which would come from every rank; errors are raised anyway."""
     import diffusers
     import transformers
 

@@ -17,7 +17,7 @@ class PlanSummary:
     """The plan that ran."""
 
     config: str
-    """Its name, as in cfg2_ulysses4."""
+    """Name of the plan, as in cfg2 ulysses4."""
     degrees: dict[str, Any]
     """Every degree, by the name of its flag."""
     order: tuple[str, ...]
@@ -107,12 +107,12 @@ class Report:
     traffic_bytes: tuple[dict[str, int], ...]
     """Bytes that every rank sent, by strategy; empty where another engine ran the plan."""
     peak_memory_bytes: tuple[int, ...]
-    """Most memory of every rank; empty where another engine ran the plan."""
+    """Peak memory of every rank; empty where another engine ran the plan."""
     versions: dict[str, str]
-    """Versions of the packages that make the numbers."""
+    """Versions of the packages that make the result."""
     seed: int
     output: Path
-    """The video, or the picture."""
+    """Path of the video or image."""
     latents_sha256: str
     """SHA-256 of the final latents; "" where another engine ran the plan."""
 
@@ -123,7 +123,7 @@ class Report:
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Versions of what makes the numbers, by package."""
+    """Versions of the packages that make the result."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}

@@ -1,4 +1,4 @@
-"""Frames to an mp4 through ffmpeg, while the next ones are decoded, or one to a PNG; a contact sheet; and back."""
+"""Writing frames as mp4 through ffmpeg while the next are decoded, or one as PNG; contact sheets; reading videos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Frames = NDArray[np.uint8]
 
 
 class VideoWriter:
-    """Writes uint8 frames to `path`, beside it first; the file appears under its name only when it is complete.
+    """Writer of uint8 frames to `path`; the file appears under its name only when it is complete.
 
     A thread feeds ffmpeg, so add() returns at once. Tags: title, description and comment survive copying; the same
     frames and tags give the same bytes.
@@ -31,7 +31,7 @@ class VideoWriter:
     def __init__(
         self, path: Path, part: Path, size: tuple[int, int], fps: float, tags: dict[str, str], overwrite: bool = False
     ) -> None:
-        """part: where it is written meanwhile; size: width and height in pixels."""
+        """Start ffmpeg. part: path of the unfinished file; size: width and height in pixels."""
         import imageio_ffmpeg
 
         width, height = size
@@ -62,7 +62,7 @@ class VideoWriter:
                 self.error = error
 
     def add(self, frames: Frames) -> None:
-        """frames [t, H, W, 3], uint8."""
+        """Add frames [t, H, W, 3], uint8."""
         self.queue.put(frames)
 
     def close(self) -> None:
@@ -79,14 +79,14 @@ class VideoWriter:
 
 
 class PictureWriter:
-    """Writes one uint8 frame as a PNG, in the same way; the tags become its text entries."""
+    """Writer of one uint8 frame as a PNG; tags become text entries, and the file appears only when complete."""
 
     def __init__(self, path: Path, part: Path, tags: dict[str, str], overwrite: bool = False) -> None:
         self.path, self.part, self.tags, self.overwrite = path, part, tags, overwrite
         self.frames: list[Frames] = []
 
     def add(self, frames: Frames) -> None:
-        """frames [1, H, W, 3], uint8, once."""
+        """Add the one frame [1, H, W, 3], uint8."""
         self.frames.append(frames)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def ffmetadata(tags: dict[str, str]) -> str:
 
 
 def read_tags(path: Path) -> dict[str, Any]:
-    """The JSON that hybridgen keeps in the comment of a video or a PNG, {} when there is none."""
+    """The JSON in the comment of a video or a PNG; {} when there is none."""
     if path.suffix.lower() == ".png":
         from PIL import Image
 
@@ -165,7 +165,7 @@ def read_frames(path: Path) -> Frames:
 
 
 def last_frames(path: Path, count: int) -> list[Frames]:
-    """The last frames of a video, [H, W, 3] each; fewer where it has fewer."""
+    """The last frames of a video, [H, W, 3] each; fewer if it has fewer."""
     return list(deque(frames_of(path), maxlen=count))
 
 

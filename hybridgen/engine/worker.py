@@ -1,4 +1,4 @@
-"""What one rank does with a job, from an empty process to the end of the clip."""
+"""The work of one rank on a job, from an empty process to the end of the clip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hybridgen.strategies import registry
 
 @torch.no_grad()
 def work(context: RankContext, job: Job) -> Report:
-    """Run the job on this rank; the report of rank 0."""
+    """Run the job on this rank; returns the report of rank 0."""
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
@@ -44,7 +44,7 @@ def work(context: RankContext, job: Job) -> Report:
 
 
 def guard(rank: Rank) -> Guardrail | None:
-    """The guardrail on rank 0, where the model has one; the prompt has passed it. Raises RunFailed on all ranks."""
+    """The guardrail on rank 0, if the model has one, after it allowed the prompt. Raises RunFailed on all ranks."""
     job = rank.job
     if not job.plan.facts.guarded:
         return None
@@ -60,7 +60,7 @@ def guard(rank: Rank) -> Guardrail | None:
 
 
 def ready(rank: Rank) -> Denoiser:
-    """This rank's part of the model with the request's inputs."""
+    """Prepare this rank's part of the model with the request's inputs."""
     plan = rank.job.plan
     inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
     with rank.stage("load", mapped=True):
@@ -78,7 +78,7 @@ def ready(rank: Rank) -> Denoiser:
 
 
 def encode(rank: Rank) -> Inputs:
-    """Encode words and pictures; the encoders are gone afterwards."""
+    """Encode text and images; the encoders are freed afterwards."""
     plan, job = rank.job.plan, rank.job
     with rank.stage("load text encoder", "load", mapped=True):
         encoder = family_of(plan.facts).denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
@@ -89,9 +89,9 @@ def encode(rank: Rank) -> Inputs:
 
 
 def load(rank: Rank) -> Denoiser:
-    """What this rank runs: its part of the transformers, strategies applied, and the VAE where it decodes.
+    """Load what this rank runs: its part of the transformers, with strategies applied, and the VAE where it decodes.
 
-    Of the weights those that take the inputs.
+    Only the weights that take the inputs are read.
     """
     job, plan = rank.job, rank.job.plan
     folder = local_folder(plan.facts)
@@ -112,7 +112,7 @@ def apply_strategies(rank: Rank, model: Denoiser) -> None:
 
 
 def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
-    """What the autoencoder makes of the given pictures, on rank 0; the VAE's ranks work on it together."""
+    """Encode conditioning frames on the VAE's ranks together; rank 0 gets the result."""
     job = rank.job
     if not job.plan.clip.encoded_frames or not rank.mesh.is_on("vae"):
         return None
@@ -126,7 +126,7 @@ def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
 
 
 def share(rank: Rank, inputs: Inputs | None) -> Inputs:
-    """Rank 0's inputs on every rank."""
+    """Broadcast rank 0's inputs to every rank."""
     if rank.job.plan.world_size == 1:
         assert inputs is not None
         return inputs
