@@ -1,6 +1,6 @@
 """Plans and recipes in the words of other engines; no torch.
 
-What an engine cannot do is refused here, and what it would do wrongly is said. docs/recipes.md has the sources.
+What an engine cannot do is refused, and what it would do differently is a warning. Sources: docs/recipes.md.
 """
 
 from __future__ import annotations

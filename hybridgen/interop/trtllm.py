@@ -17,9 +17,9 @@ from hybridgen.strategies.registry import AXES
 ENGINE = "TensorRT-LLM VisualGen"
 TARGET = "trtllm"
 DEGREES = {d.engines[TARGET]: d.name for d in registry.DEGREES if TARGET in d.engines and len(d.axes) == 1}
-"""Its names of degrees that are numbers, and the names here."""
+"""TensorRT-LLM's names of degrees that are numbers, and the names here."""
 BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
-"""hybridgen's kernels by its names; VANILLA returns no log-sum-exp, so merging needs FA4."""
+"""TensorRT-LLM's names of kernels; VANILLA returns no log-sum-exp, so merging needs FA4."""
 
 
 def export(recipe: Recipe, plan: Plan) -> Export:
@@ -44,13 +44,13 @@ def export(recipe: Recipe, plan: Plan) -> Export:
 
 
 def _backend(recipe: Recipe, plan: Plan) -> str:
-    """Its name of the kernel; "auto" is torch's own, as here, unless partial results are merged."""
+    """The engine's name of the kernel; "auto" is torch's own, as here, unless partial results are merged."""
     kernel = recipe.runtime.attention or "auto"
     return BACKENDS[kernel] if kernel != "auto" else "FA4" if plan.degrees.cp > 1 else "VANILLA"
 
 
 def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
-    """What the engine does not have, and whether the plan needs it."""
+    """What the engine lacks, and whether the plan needs it."""
     degrees, count = plan.degrees, plan.tokens.tokens
     kernel = recipe.runtime.attention or "auto"
     merged = degrees.cp > 1
@@ -87,7 +87,7 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
 
 
 def _given(recipe: Recipe, plan: Plan) -> list[str]:
-    """What the clip starts from or ends with: files where they are named."""
+    """Conditioning inputs of the clip in words, with their files if they are named."""
     clip, request = plan.clip, recipe.request
     kinds = (
         (clip.image, "picture", request.image),

@@ -32,7 +32,7 @@ SECTIONS = {
     "cache": "cache_config",
     "checkpoint_path": "model",
 }
-"""Older names of what stands at the top, and the current ones."""
+"""Older names of top-level sections, and the current ones."""
 TOP = {
     *SECTIONS.values(),
     "revision",
@@ -52,10 +52,10 @@ OTHER_PARALLEL = {
     "dim_order",
 }
 FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
-"""Splits that hybridgen does not have (names or beginnings); 1 everywhere, or refused."""
+"""Splits that hybridgen does not have (names or beginnings); refused unless they are 1."""
 KERNELS = {there: here for here, there in BACKENDS.items()}
 ORDER = {"cp": [axis for axis in AXES if Degrees.axes[axis].divides == "keys"]}
-"""Parts of its dim_order that are axes of other names here."""
+"""Parts of TensorRT-LLM's dim_order with other names here."""
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
 
 
@@ -81,7 +81,7 @@ class Read:
 
 
 def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe that a file describes, and what of it was left out.
+    """The recipe that a file describes, and what was left out.
 
     `model` names the checkpoint where the file does not (there it is given on the command line). Raises
     RequestError: import-unreadable, import-key, import-value, import-model, import-foreign.
@@ -113,7 +113,7 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
 
 
 def _sections(given: Source) -> dict[str, Any]:
-    """What stands at the top, under current names. Raises RequestError."""
+    """Top-level sections under their current names. Raises RequestError."""
     found = given.content
     _known(found, {*SECTIONS, *TOP, *OLDER_TOP}, (), given)
     for name, value in found.items():
@@ -139,7 +139,7 @@ def _known(keys: Iterable[str], known: set[str], above: tuple[str, ...], given: 
 
 
 def _parallel(file: Source) -> tuple[Parallel, list[str]]:
-    """The degrees, under the names of either generation, and what was left out."""
+    """Degrees under the names of either generation, and what was left out."""
     section = next((name for name in ("parallel_config", "parallel") if file.content.get(name)), "")
     given = file.content.get(section) or {}
     for name, value in given.items():
@@ -178,7 +178,7 @@ def _order(text: str | None) -> list[str] | None:
 
 
 def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:
-    """Size and frames, where one shape is warmed up; several say nothing about the request."""
+    """Size and frames of the request, if exactly one shape is warmed up."""
     sizes, frames = given.get("resolutions") or [], given.get("num_frames") or []
     several = [f"{len(found)} {what}" for what, found in (("sizes", sizes), ("lengths", frames)) if len(found) > 1]
     request = Request(
@@ -189,7 +189,7 @@ def _request(given: dict[str, Any]) -> tuple[Request, list[str]]:
 
 
 def _left_out(content: dict[str, Any], backend: str) -> list[str]:
-    """What changes picture or speed there, and is not done here."""
+    """Settings that change the clip or the speed there and have no counterpart here."""
     quant, cache = content.get("quant_config") or {}, content.get("cache_config") or {}
     attention = content.get("attention_config") or {}
     linear, device = content.get("linear") or {}, str(content.get("device") or "cuda")

@@ -21,10 +21,10 @@ from hybridgen.strategies.registry import Degrees
 
 ENGINE = "xDiT (xfuser 0.7.0)"
 MODELS = ("Wan-AI/Wan2.1-T2V-14B-Diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers")
-"""What its runner knows of the models known here."""
+"""Models that xDiT's runner and hybridgen both know."""
 TARGET = "xdit"
 SWITCHES = ("use_parallel_vae",)
-"""Its flags of degrees that take no value: all ranks."""
+"""xDiT's flags of degrees that take no value and mean all ranks."""
 KERNELS = {
     "sdpa": "SDPA",
     "cudnn": "CUDNN",
@@ -34,9 +34,9 @@ KERNELS = {
     "flash-attn-3": "FLASH_3",
     "flash-attn-4": "FLASH_4",
 }
-"""Its names of attention kernels."""
+"""xDiT's names of attention kernels."""
 FPS, SEED, FLOW_SHIFT = 16, 42, 12
-"""What it writes, draws and sets where nothing is said."""
+"""xDiT's defaults: frame rate, seed and flow shift."""
 
 
 def export(recipe: Recipe, plan: Plan) -> Export:
@@ -70,7 +70,7 @@ def arguments(recipe: Recipe, plan: Plan) -> list[str]:
 
 
 def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
-    """Where its clip would differ from what is asked, or from hybridgen's."""
+    """Warnings where xDiT's clip would differ from the request, or from hybridgen's."""
     count, ranks = plan.tokens.tokens, plan.degrees.sequence
     found = []
     if count % ranks:
@@ -109,7 +109,7 @@ def flow_shift(plan: Plan) -> float | None:
 
 
 def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
-    """What xDiT's Wan models do not have, and whether the plan needs it."""
+    """What xDiT's Wan models lack, and whether the plan needs it."""
     degrees, clip, world = plan.degrees, plan.clip, plan.world_size
     kernel = recipe.runtime.attention or "auto"
     return {
@@ -124,7 +124,7 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
 
 
 def _nearest(plan: Plan) -> Degrees | None:
-    """Degrees for as many ranks that its Wan models take; None where it lacks the model."""
+    """Degrees for the same number of ranks that xDiT's Wan models take; None where it lacks the model."""
     if plan.facts.source not in MODELS:
         return None
     world, heads = plan.world_size, plan.facts.transformer.heads
@@ -133,7 +133,7 @@ def _nearest(plan: Plan) -> Degrees | None:
 
 
 def _tries(recipe: Recipe, plan: Plan, near: Degrees | None) -> list[Change]:
-    """The change to these degrees, where it is all that is needed."""
+    """The change to these degrees, if nothing else is needed."""
     if near is None or any(_lacks(recipe, replace(plan, degrees=near)).values()):
         return []
     gone = {name: None for name in registry.BESIDE if getattr(recipe.parallel, name) is not None}

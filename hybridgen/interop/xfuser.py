@@ -1,6 +1,6 @@
-"""Run a plan with xDiT's own runner: one process a GPU under torchrun, on this machine. No torch in this process.
+"""Running a plan with xDiT's own runner: one process per GPU under torchrun, on this machine. No torch here.
 
-Needs the extra `xfuser`. Its video is moved to where the request wants it; nothing else of it is kept.
+Needs the extra `xfuser`. The runner's video is moved to its place; nothing else that it writes is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def command(recipe: Recipe, plan: Plan, folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class XfuserJob(Job):
-    """A clip to be made by xDiT's runner, which is told the recipe in words of its own."""
+    """A clip to be made by xDiT's runner from the recipe."""
 
     recipe: Recipe = field(default_factory=Recipe)
 
@@ -71,7 +71,7 @@ def make_job(
 
 
 def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
-    """Raise RequestError for what this engine cannot be asked."""
+    """Raise RequestError for what this engine cannot do."""
     xdit.arguments(recipe, plan)
     for name in ("latents", "report", "preview"):
         if (path := getattr(outputs, name)) is not None:
@@ -85,9 +85,9 @@ def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
 
 
 def launch(job: XfuserJob, start_method: str | None = None) -> Report:
-    """Make the clip; what is reported has no traffic, memory and stages. What xDiT prints goes to stderr.
+    """Make the clip; the report has no traffic, memory or stages. xDiT's output goes to stderr.
 
-    `start_method` is of no account: torchrun starts the processes.
+    `start_method` is ignored, because torchrun starts the processes.
 
     Raises RunFailed (engine-failed).
     """
@@ -108,7 +108,7 @@ def launch(job: XfuserJob, start_method: str | None = None) -> Report:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the runner and all its ranks, which are a session of their own."""
+    """End the runner and all its ranks, which form their own session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
