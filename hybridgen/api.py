@@ -1,4 +1,4 @@
-"""hybridgen from Python, and the one way from a request to its clip, which the command line goes as well. No torch."""
+"""hybridgen from Python, and the one way from a request to its clip, also for the command line. No torch."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from hybridgen.recipe.results import mismatch
 
 
 class Screen:
-    """What is shown of a run while it is prepared. This one shows nothing."""
+    """What is shown of a run while it is prepared; the base class shows nothing."""
 
     def chosen(self, choice: Choice) -> None:
-        """The planner has chosen the degrees."""
+        """Show the degrees that the planner has chosen."""
 
     def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
-        """The plan of a request that is not run: a dry run, or one without a prompt."""
+        """Show the plan of a request that is not run: a dry run, or one without a prompt."""
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
-        """The job is about to start, with these warnings; nothing that is chosen or drawn is open in the recipe."""
+        """Show the job that is about to start, with its warnings; the recipe has nothing left open."""
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
 
 
 def _opened(recipe: Recipe) -> Conditioning:
-    """The files that a recipe's clip is conditioned on. Of a joined job rank 0 alone needs them, and may have them."""
+    """The opened files of a recipe's clip. In a joined job only rank 0 needs them, and only it may have them."""
     if not environment.is_reporter():
         return Conditioning()
     facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
@@ -80,7 +80,7 @@ def _opened(recipe: Recipe) -> Conditioning:
 
 
 def _filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: Screen) -> Recipe:
-    """The recipe with the degrees that the planner chooses, where it is to choose."""
+    """The recipe with the degrees that the planner chooses, if it is asked to."""
     if options.auto or (options.gpus is not None and is_open(recipe)):
         choice = choose(recipe, options.gpus, options.hardware, inputs.video_frames)
         screen.chosen(choice)
@@ -91,16 +91,16 @@ def _filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: S
 
 
 class _Runner(NamedTuple):
-    """What makes a clip of a plan."""
+    """The functions of an engine that make a clip from a plan."""
 
     make_job: Callable[[Recipe, Plan, Outputs, Conditioning, bool], Any]
     launch: Callable[[Any, str | None], Report]
     warnings: Callable[[Recipe, Plan], Iterable[str]]
-    """What to know of the plan before it runs."""
+    """Warnings about the plan before it runs."""
 
 
 def _engine(name: Engine) -> _Runner:
-    """hybridgen itself, or another engine."""
+    """The runner of an engine: hybridgen itself, or another."""
     if name is Engine.xfuser:
         from hybridgen.interop import xdit, xfuser
 
@@ -111,7 +111,7 @@ def _engine(name: Engine) -> _Runner:
 
 
 def _warnings(recipe: Recipe, job: Job, engine: _Runner) -> list[str]:
-    """What to know before the job starts: other hardware than the recipe's, crowded cores, the engine's own."""
+    """Warnings before the job starts: other hardware than the recipe's, crowded cores, the engine's own."""
     world = job.plan.world_size
     found = [
         mismatch(recipe, device_name(job.device), world),
@@ -122,7 +122,7 @@ def _warnings(recipe: Recipe, job: Job, engine: _Runner) -> list[str]:
 
 
 class _Warnings(Screen):
-    """Warnings as Python's."""
+    """Shows warnings through Python's warnings module."""
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
         for warning in found:
@@ -146,7 +146,7 @@ def generate(
     quiet: bool = True,
     **fields: Any,
 ) -> Report:
-    """Make a clip as `hybridgen run` does, and return what happened; `output` of it is the video's path.
+    """Make a clip as `hybridgen run` does, and return the report, whose `output` is the video's path.
 
     prompt: what the clip shows.
     out: the video file; without it the file is named after the prompt and the seed.
@@ -207,7 +207,7 @@ def plan(
     memory: float | None = None,
     **fields: Any,
 ) -> Recommendation:
-    """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `best` of it is the recommended one.
+    """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `.best` is the recommended one.
 
     gpus: how many there are; without it hosts, or the degrees, say so.
     nodes: number of hosts.
@@ -249,7 +249,7 @@ def _path(name: str | Path | None) -> Path | None:
 
 
 def _as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords as the flags of their names would hold them. Raises TypeError for names that no flag has."""
+    """Keywords in the form of the flags with their names. Raises TypeError for unknown names."""
     names = [name for _, name, _ in recipe_options()]
     for name in given:
         if name not in names:
@@ -260,7 +260,7 @@ def _as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_flag(name: str, value: Any) -> Any:
-    """A tuple as a flag has it: 64x64, or names in a list."""
+    """A tuple in the form of a flag: 64x64, or names in a list."""
     if not isinstance(value, tuple):
         return str(value) if isinstance(value, Path) else value
     return list(value) if name == "order" else "x".join(map(str, value))
