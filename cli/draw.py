@@ -1,4 +1,4 @@
-"""A plan for people: its head, the mesh as a grid of ulysses groups, and a table of its axes."""
+"""A plan as text: its head, the mesh as a grid of ulysses groups, and a table of its axes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hybridgen.planner.price.memory import fullest, phase_sizes
 from hybridgen.strategies import registry
 
 MAX_GRID = 12
-"""Rows or columns of a grid that is drawn whole."""
+"""Most rows or columns of a grid that is drawn whole."""
 WIDTH = 100
 
 
 def head(plan: Plan) -> list[str]:
-    """What will be made and how, in three lines; PipeFusion has a fourth."""
+    """The head: what will be made and how, in three lines; PipeFusion has a fourth."""
     clip, facts, tokens = plan.clip, plan.facts, plan.tokens
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
     if plan.branches == 2 and len(set(clip.guidances)) == 2:
@@ -38,7 +38,7 @@ def head(plan: Plan) -> list[str]:
 
 
 def pipeline(plan: Plan) -> str:
-    """What PipeFusion runs where, and which steps wait for it."""
+    """The line of PipeFusion: its stages, patches and synchronous steps."""
     sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.warmup, plan.clip.steps)
     blocks = f"{sizes[0]} each" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
     steps = "the first step of every expert" if synchronous == 1 else f"the first {synchronous} of every expert"
@@ -72,13 +72,13 @@ Places = dict[str, int]
 
 
 def _drawn(layout: Layout, kind: str) -> list[str]:
-    """The axes of more than one rank that are drawn so, slowest first."""
+    """Axes in use that are drawn in this way, slowest first."""
     degrees = layout.degrees
     return [name for name in degrees.default_order if degrees.axes[name].drawn == kind and degrees.size(name) > 1]
 
 
 def _places(layout: Layout, kind: str) -> list[Places]:
-    """All coordinates on the axes that are drawn so."""
+    """All coordinates on the axes that are drawn in this way."""
     places: list[Places] = [{}]
     for axis in _drawn(layout, kind):
         places = [{**p, axis: i} for p in places for i in range(layout.degrees.size(axis))]
@@ -92,7 +92,7 @@ def _title(layout: Layout, place: Places) -> str:
 
 
 def _block(layout: Layout, outer: Places) -> list[str]:
-    """One grid, all lines equally wide."""
+    """The lines of one grid, all equally wide."""
     down, across = _places(layout, "down"), _places(layout, "across")
     rows, columns = _shown(down), _shown(across)
     cells = [[_cell(layout, {**outer, **row, **column}) for column in columns] for row in rows]
@@ -132,7 +132,7 @@ def _beside(blocks: list[list[str]]) -> list[str]:
 
 
 def axes(plan: Plan) -> list[str]:
-    """Every axis in use: its size, an example, what it exchanges and how much rank 0 sends."""
+    """The table of axes in use: size, an example, what each exchanges and how much rank 0 sends."""
     messages, degrees = registry.traffic(plan, 0), plan.degrees
     placed = reversed(degrees.default_order)
     overlaid = (axis.name for axis in degrees.axes.values() if axis.place is None)
@@ -157,7 +157,7 @@ def _axis_row(plan: Plan, name: str, messages: list[Message]) -> list[str]:
 
 
 def sends(plan: Plan) -> list[str]:
-    """Per strategy, what rank 0 sends in the whole clip."""
+    """The table of what rank 0 sends in the whole clip, by strategy."""
     totals = by_strategy(registry.traffic(plan, 0))
     if not totals:
         return []
@@ -165,7 +165,7 @@ def sends(plan: Plan) -> list[str]:
 
 
 def memory(plan: Plan) -> list[str]:
-    """The estimate for the fullest rank, but for what a machine takes beside."""
+    """The memory estimate of the fullest rank, without what the machine itself takes."""
     rank, held = fullest(plan)
     parts = ", ".join(f"{term.name} {size(term.size)}" for term in held)
     peak = size(max(phase_sizes(held).values()))
@@ -174,7 +174,7 @@ def memory(plan: Plan) -> list[str]:
 
 
 def whole(plan: Plan) -> list[str]:
-    """Everything that --dry-run shows."""
+    """The page that --dry-run shows."""
     lines = head(plan)
     for part in (mesh(plan), axes(plan), sends(plan) + memory(plan)):
         if part:

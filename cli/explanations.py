@@ -1,6 +1,6 @@
 """The reason of every rule, by the id that errors show. No torch.
 
-A reason that an error's own line does not tell stands in a table RULES beside the place where the rule is raised.
+Reasons that say more than the error's own line are in tables RULES next to where the rules are raised.
 """
 
 from __future__ import annotations
@@ -102,5 +102,5 @@ def reasons() -> dict[str, str]:
 
 
 def rules() -> dict[str, str]:
-    """Every rule id with its reason, sorted; those that errors do not show say less than the error's own line."""
+    """Every rule id with its reason, sorted; reasons that errors do not show say less than their own line."""
     return dict(sorted({**OTHERS, **files.RULES, **outputs.RULES, **processes.RULES, **reasons()}.items()))

@@ -61,7 +61,7 @@ def version(
 
 
 OF_THIS_MACHINE = ("device", "gpus-present", "model-unavailable")
-"""Rules that may be broken on one machine of a joined job alone."""
+"""Rules that can be broken on a single machine of a joined job."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def call(arguments: list[str]) -> int:
-    """Run one command; its exit code. Errors go to stderr, in one line and at most a few of help."""
+    """Run one command and return its exit code. An error goes to stderr, in one line and a few of help."""
     flags: dict[str, Any] = {}  # of the command, once they are read
     try:
         code: Any = app(arguments, standalone_mode=False, obj=flags)
@@ -104,7 +104,7 @@ def call(arguments: list[str]) -> int:
 
 
 def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
-    """Tell why a request cannot be served, on one rank of a joined job; with --json as data on stdout, too."""
+    """Print why a request cannot be served, on one rank of a joined job; with --json also as data on stdout."""
     from hybridgen.cli.explanations import reasons
 
     here = environment.joined_rank()
@@ -119,7 +119,7 @@ def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
 
 
 def _usage(error: Any) -> list[str]:
-    """A wrong flag or value, in one line."""
+    """A wrong flag or value as an error in one line."""
     from hybridgen.cli.options import peers
 
     message = " ".join(error.format_message().split())

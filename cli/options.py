@@ -1,4 +1,4 @@
-"""Flags made from the recipe's fields, so that flag, YAML key and field are one list."""
+"""Flags made from the recipe's fields, so that flags, YAML keys and fields are one list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEERS = {
 
 
 def peers() -> dict[str, tuple[str, str]]:
-    """Other tools' spellings of flags that exist here: tool, flag. Those of strategies are declared with them."""
+    """Other tools' spellings of flags that exist here (tool, flag); those of strategies are declared with them."""
     from hybridgen.strategies.registry import SETTINGS
 
     return {flag: peer for item in SETTINGS for flag, peer in item.peers.items()} | PEERS

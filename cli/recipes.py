@@ -135,7 +135,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
 
 
 def _result(one: Measured, recipe: Recipe) -> list[str]:
-    """One result in words; figures first."""
+    """One result in words, figures first."""
     figures = {
         "denoise": f"{one.denoise_s:g} s" if one.denoise_s else "",
         "end to end": f"{one.end_to_end_s:g} s" if one.end_to_end_s else "",
@@ -222,7 +222,7 @@ def export(
     out: OUT = None,
     overwrite: OVERWRITE = False,
 ) -> None:
-    """Write a recipe for another engine. What that engine cannot do is refused, what it does wrongly is said."""
+    """Write a recipe for another engine. What it cannot do is refused; what it does differently is a warning."""
     from hybridgen.interop import trtllm, xdit
 
     found = compose(library.located(recipe), settings or [], {})
@@ -236,7 +236,7 @@ def export(
 
 
 def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str]) -> list[str]:
-    """The command with changes of flags as changes of keys."""
+    """The export command with changes of flags as changes of keys."""
     changes = [change for change in error.tries if not isinstance(change, str)]
     keys = [[f"{dotted(keys_of(flag))}={value or 'null'}" for flag, value in change.items()] for change in changes]
     start = ["hybridgen", "recipes", "export", str(recipe), "--to", to.value]
@@ -261,7 +261,7 @@ def import_(
 
 
 def _write(content: str, out: Path | None, overwrite: bool) -> None:
-    """To a file, whose path is then the answer, or to stdout."""
+    """Write text to a file, whose path is then the answer, or to stdout."""
     if out is None:
         text.answer(content.rstrip("\n"))
         return

@@ -35,7 +35,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class RunFlags(RunOptions):
-    """The flags of run that are no fields of a recipe."""
+    """Flags of hybridgen run that are not fields of a recipe."""
 
     verbose: bool = flag("Show mesh and traffic before the run.", "--verbose", "-v", default=False)
     debug: bool = flag("Show the traceback of a failed rank.", default=False)
@@ -62,14 +62,14 @@ def run(options: RunFlags, fields: dict[str, Any]) -> None:
 
 
 class RunScreen(api.Screen):
-    """What a run shows on stderr; the plan of a dry run is the answer and goes to stdout."""
+    """The screen of a run on stderr; the plan of a dry run is the answer and goes to stdout."""
 
     def __init__(self, options: RunFlags) -> None:
         self.options, self.started = options, time.monotonic()
         self.repeat = ""
 
     def chosen(self, choice: Choice) -> None:
-        """What the planner chose, for what, and why."""
+        """The line that says what the planner chose, for which machine, and why."""
         if self.options.quiet:
             return
         candidate, hardware = choice.candidate, choice.hardware
@@ -81,7 +81,7 @@ class RunScreen(api.Screen):
         text.say(*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), "")
 
     def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
-        """The plan of a dry run, or that of a request without a prompt before it is refused."""
+        """Show the plan of a dry run, or of a request without a prompt before it is refused."""
         if not self.options.dry_run:
             text.say(*self._drawn(plan))
         elif self.options.engine is Engine.xfuser:
@@ -94,7 +94,7 @@ class RunScreen(api.Screen):
             text.answer(*draw.whole(plan), *describe_inputs(inputs, plan.clip.encoded_frames), *_missing(recipe, plan))
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
-        """Warnings, the plan, and what was drawn and chosen."""
+        """Show warnings, the plan, and what was drawn and chosen."""
         self.repeat = shlex.join(["hybridgen", "run", *given_words(recipe, tuple(PANELS))])
         if self.options.quiet:
             return
@@ -107,7 +107,7 @@ class RunScreen(api.Screen):
         text.say("start    torch, diffusers and the ranks ...")
 
     def finished(self, report: Report) -> None:
-        """The path of the clip, after a summary."""
+        """Print the path of the clip, after a summary."""
         if not self.options.quiet and report.peak_memory_bytes:
             text.say(*summary(report, time.monotonic() - self.started, self.repeat))
         text.answer(str(report.output))
@@ -117,7 +117,7 @@ class RunScreen(api.Screen):
 
 
 def _missing(recipe: Recipe, plan: Plan) -> list[str]:
-    """A line that says which picture is still needed to run the plan."""
+    """A line that says which image is still needed to run the plan."""
     try:
         check_inputs(recipe.request, plan.facts, plan.clip)
     except RequestError as error:
@@ -130,7 +130,7 @@ def _warn(found: Sequence[str]) -> None:
 
 
 def summary(report: Report, waited: float, command: str) -> list[str]:
-    """Times that add up to what the user waited, bytes, memory and the command that repeats the clip."""
+    """The summary of a run: times that add up to the user's wait, bytes, memory, and the command that repeats it."""
     times, memory = report.timings_s, report.peak_memory_bytes
     stages = {stage: getattr(times, stage) for stage in ("load", "encode", "denoise", "decode", "write")}
     shown = {"start": max(waited - sum(stages.values()), 0.0), **stages, "total": waited}
@@ -148,7 +148,7 @@ def summary(report: Report, waited: float, command: str) -> list[str]:
 
 
 def _most(ranks: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Per strategy, what the rank sent that sent most of it."""
+    """Bytes by strategy, of the rank that sent most."""
     names = sorted({name for rank in ranks for name in rank})
     most = {name: max(rank.get(name, 0) for rank in ranks) for name in names}
     return {name: n for name, n in most.items() if n}

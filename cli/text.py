@@ -1,4 +1,4 @@
-"""Words and numbers for people: units, tables, and where output goes."""
+"""Text for people: units, tables, and where output goes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decimal import Decimal
 from hybridgen.errors import RequestError
 
 UNLIMITED = 10_000
-"""Columns of a page on which no table is folded."""
+"""Width of a page on which no table is folded."""
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -27,12 +27,12 @@ def size(count: float) -> str:
 
 
 def ranks(count: int) -> str:
-    """1 rank, 2 ranks."""
+    """A number of ranks in words: 1 rank, 2 ranks."""
     return counted(count, "rank")
 
 
 def counted(count: int, noun: str) -> str:
-    """1 file, 2 files."""
+    """A counted noun: 1 file, 2 files."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -78,7 +78,7 @@ def _render(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collect
 
 
 def width() -> int | None:
-    """Columns there are: the terminal's, else COLUMNS, else None for as many as it takes."""
+    """Width of the output in columns: the terminal's, else COLUMNS, else None for no limit."""
     if sys.stdout.isatty():
         with suppress(OSError):
             return os.get_terminal_size(sys.stdout.fileno()).columns
@@ -87,7 +87,7 @@ def width() -> int | None:
 
 
 def paragraph(label: str, words: str, indent: int = 9) -> list[str]:
-    """A label and its text, folded to the width; without one it is a single line."""
+    """A label and its text, folded to the width; a single line if there is no width."""
     first = f"{label:<{indent}}"
     limit = width()
     if limit is None or limit < indent + 20:
@@ -97,18 +97,18 @@ def paragraph(label: str, words: str, indent: int = 9) -> list[str]:
 
 
 def command(label: str, words: str, indent: int = 9) -> list[str]:
-    """A label and a command, never folded: it is there to be copied."""
+    """A label and a command, never folded, so that it can be copied."""
     return [f"{label:<{indent}}{words}"]
 
 
 def seconds(value: float) -> str:
-    """Three digits: 7.04, 48.1, 342, 10900."""
+    """Seconds with three digits: 7.04, 48.1, 342, 10900."""
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f}"
 
 
 def short(value: float) -> str:
-    """Three digits and no exponent, however small: 5590, 57.4, 0.000131."""
+    """A number with three digits and no exponent, however small: 5590, 57.4, 0.000131."""
     return f"{Decimal(f'{value:.3g}'):f}"
 
 
@@ -141,13 +141,13 @@ def quantity(flag: str, given: str | None, units: dict[str, float], example: str
 
 
 def say(*lines: str) -> None:
-    """To stderr, where everything goes that is not the answer."""
+    """Print to stderr everything that is not the answer."""
     with suppress(OSError):  # nobody listens any more, which is no reason to end a run
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 
 
 def answer(*lines: str) -> None:
-    """To stdout: the answer."""
+    """Print the answer to stdout."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()

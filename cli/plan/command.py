@@ -1,4 +1,4 @@
-"""hybridgen plan: which degrees, in what order, how fast, how much memory, and why."""
+"""hybridgen plan: degrees, mesh order, predicted time and memory, and reasons."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plan(own: PlanFlags, given: dict[str, Any]) -> None:
 
 
 def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
-    """What the planner says; a warning goes to stderr. Raises RequestError."""
+    """The planner's recommendation; a warning goes to stderr. Raises RequestError."""
     found = recommend.plan_for(
         recipe,
         own.gpus,
@@ -84,7 +84,7 @@ def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
 
 @dataclass
 class Page:
-    """What is shown of a recommendation, and what of the request is repeated in commands."""
+    """The page of a recommendation, and the flags that its commands repeat."""
 
     found: Recommendation
     recipe: Recipe
@@ -104,12 +104,12 @@ class Page:
 
     @property
     def frames(self) -> int:
-        """Frames as they were asked for."""
+        """Number of frames as asked for."""
         return self.recipe.request.frames or self.found.best.plan.clip.frames
 
     @property
     def unrunnable(self) -> str:
-        """Why nothing can run the plans; empty where hybridgen run can."""
+        """The reason why hybridgen run cannot run the plans; empty where it can."""
         facts = self.found.best.plan.facts
         if self.own.model_facts is not None:
             return f"{facts.name} is known from {self.own.model_facts} only"
@@ -129,14 +129,14 @@ class Page:
         return report.recipe_of(plan, self.recipe.model or plan.facts.name, self.found.ask.hardware.name)
 
     def as_data(self) -> dict[str, Any]:
-        """Everything as plain data, for --json."""
+        """The page as plain data, for --json."""
         data = report.as_data(self.found, self.listed, all_rejected(self.found), self.frames)
         if self.own.scaling:
             data["scaling"] = [report.candidate_data(one.best) for one in recommend.scaling(self.found.asked)]
         return data
 
     def lines(self) -> list[str]:
-        """The page that was asked for."""
+        """The lines of the page that was asked for."""
         head = [*table.head(self.found, self.frames, self.own.hardware is None), ""]
         if self.own.scaling:
             return [*head, *table.scaling(recommend.scaling(self.found.asked))]
@@ -147,7 +147,7 @@ class Page:
         return [*head, *table.plans(self.found, self.shown), "", *self._below()]
 
     def _below(self) -> list[str]:
-        """What stands below the table: reasons, what fewer GPUs would do, and commands."""
+        """The lines below the table: reasons, what fewer GPUs would do, and commands."""
         found = self.found
         lines = [*table.reasons(found), *table.known_lines(found)]
         if found.gpus != found.ask.gpus:

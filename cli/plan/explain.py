@@ -12,11 +12,11 @@ from hybridgen.planner.price.memory import phase_sizes
 from hybridgen.strategies.registry import PAIRED
 
 BARS = (14, 30)
-"""Characters of a bar that is all of the time, on narrow and on wide pages."""
+"""Characters of a bar for the whole time, on narrow and on wide pages."""
 
 
 def page(found: Recommendation, candidate: Candidate, number: int) -> list[str]:
-    """Time by strategy, messages by axis, memory by component, constants with their origin."""
+    """The page of one plan: time by strategy, messages by axis, memory by component, constants with their origin."""
     cost, plan = candidate.cost, candidate.plan
     exact = "exact" if plan.exact else "approximate"
     low, high = cost.range

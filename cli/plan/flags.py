@@ -1,4 +1,4 @@
-"""The flags of hybridgen plan that are no fields of a recipe."""
+"""Flags of hybridgen plan that are not fields of a recipe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MACHINE, MODEL, CHOICE, OUTPUT = "Machine", "Model", "Choice", "Output"
 KNOWN = ", ".join(name + " (default)" * (name == DEFAULT) for name in MACHINES)
 
 ONCE = ("gpus", "explain", "rejected", "scaling", "plot", "save", "json", "quiet")
-"""What is no part of the command that shows a page again."""
+"""Flags that are not part of the command that shows a page again."""
 
 
 @dataclass
 class PlanFlags:
-    """Each is a flag, its help, and a word of the commands that a page prints."""
+    """Flags of hybridgen plan; each field is a flag with its help, and part of the commands that a page prints."""
 
     gpus: int | None = flag("Number of GPUs.", panel=MACHINE, metavar="N")
     nodes: int | None = flag("Number of hosts.", panel=MACHINE, metavar="N")

@@ -26,7 +26,7 @@ COLOURS = {
     "pipeline bubbles": "#c7e9c0",
     "waiting for the slowest GPU": "#969696",
 }
-"""By what the time is spent on; the rest is "other"."""
+"""Colours by what the time is spent on; the rest is "other"."""
 OTHER = "#d0d0d0"
 BARS = 6
 
@@ -34,7 +34,7 @@ BARS = 6
 def draw(
     path: Path, found: Recommendation, widths: Sequence[Recommendation], shown: Sequence[Candidate], frames: int
 ) -> None:
-    """Write the picture. Raises RequestError where matplotlib or the folder is missing, or the file cannot be."""
+    """Write the plot. Raises RequestError if matplotlib or the folder is missing, or the file cannot be written."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

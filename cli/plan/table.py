@@ -16,7 +16,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
-    """What is made, on what, and what one GPU would need."""
+    """The head of the page: the clip, the machine, and the time of one GPU."""
     plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus
     clip, name = plan.clip, plan.facts.name
     guided = "guidance on" if plan.branches == 2 else "no guidance"
@@ -47,7 +47,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
 
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
-    """The table. Where it is too wide, words go before numbers; the first plan's reasons stand below it anyway."""
+    """The table of plans. Where it is too wide, columns of words are dropped before numbers."""
     numbers = ("denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU")
     titles = ["#", "plan", *numbers, "", "why not first", "mesh order"]
     rows = []
@@ -67,7 +67,7 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
 
 
 def reasons(found: Recommendation) -> list[str]:
-    """Why the first is the first."""
+    """The lines that say why the first plan is recommended."""
     lines = []
     for number, why in enumerate(found.best.why):
         lines += paragraph("why 1" if number == 0 else "", why)
@@ -82,7 +82,7 @@ def reasons(found: Recommendation) -> list[str]:
 
 
 def known_lines(found: Recommendation) -> list[str]:
-    """What others measured of the same request on this machine, beside what is predicted of their split."""
+    """Lines of published times of the same request on this machine, each with the prediction for its split."""
     ask = found.ask
     lines = []
     for one in results(found.best.plan, ask.gpus, ask.hardware.name):
@@ -96,7 +96,7 @@ def known_lines(found: Recommendation) -> list[str]:
 
 
 def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
-    """What a part of the GPUs would do, and the rest beside it."""
+    """The line that compares a part of the GPUs with all of them."""
     gpus, width, best = found.ask.gpus, part.ask.gpus, part.best
     copies = gpus // width
     text = f"{_gpus(width)}: {span(*best.cost.range)} s denoise at {best.efficiency:.0%} efficiency"
@@ -108,14 +108,14 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
 
 
 def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
-    """That fewer GPUs are faster, since their number can be split better."""
+    """The line that says that fewer GPUs are faster, because their number can be split better."""
     best = part.best
     text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
     return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
 
 
 def hosts_line(found: Recommendation) -> list[str]:
-    """How the command is started on several hosts."""
+    """The line that says how to start the command on several hosts."""
     hosts = spread(found.ask.gpus, found.ask.hardware.per_node, found.ask.hardware.domain)
     if hosts.number == 1:
         return []
@@ -123,7 +123,7 @@ def hosts_line(found: Recommendation) -> list[str]:
 
 
 def rest_line(found: Recommendation) -> list[str]:
-    """What the GPUs can do that --fewer leaves."""
+    """The line on the GPUs that --fewer leaves free."""
     gpus, width = found.gpus, found.ask.gpus
     more, left = divmod(gpus - width, width)
     free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
@@ -136,7 +136,7 @@ def _gpus(count: int) -> str:
 
 
 def scaling(found: Sequence[Recommendation]) -> list[str]:
-    """The best plan at every width."""
+    """The table of the best plan at every width."""
     numbers = ("GPUs", "denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU", "clips/h")
     titles = ["GPUs", "plan", *numbers[1:]]
     rows = []
@@ -153,7 +153,7 @@ def scaling(found: Sequence[Recommendation]) -> list[str]:
 
 
 def rejected(found: Sequence[Rejected]) -> list[str]:
-    """Plans that cannot be, each with its rule and the plan that comes nearest."""
+    """The table of rejected plans, each with its rule and the nearest plan."""
     if not found:
         return ["nothing near the request is illegal or does not fit"]
     lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.error.rule, r.nearest] for r in found])
