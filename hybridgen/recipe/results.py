@@ -50,10 +50,12 @@ class Result(NamedTuple):
 def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
     """Results of the wanted plan's model and clip on this many GPUs of a machine, however they were split.
 
-    Only files that name the machine are parsed. Files of the package are known to fit, since the tests check them.
+    Only files that name machine and model are parsed. Files of the package are known to fit, since the tests check them.
     """
+    names = (wanted.facts.name, *wanted.facts.aliases)
     for path in library.files():
-        if hardware not in path.read_text(encoding="utf-8"):
+        text = path.read_text(encoding="utf-8")
+        if hardware not in text or not any(name in text for name in names):
             continue
         recipe: Recipe = trusted(Recipe, source.read(path, FILE).content)
         if recipe.hardware.name != hardware or recipe.hardware.gpus != gpus:
