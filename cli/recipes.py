@@ -168,15 +168,10 @@ def check(
 ) -> None:
     """Whether recipe files parse strictly, plan, are complete and canonical. Exit code 1 if one does not."""
     from hybridgen.recipe.check import check as faults_of
-    from hybridgen.recipe.check import fixed
 
     paths = [library.located(path) for path in files or library.files()]
     for path in paths if fix else []:
-        with suppress(RequestError, OSError):  # what is wrong with it is said below
-            if (after := fixed(path)) != path.read_text(encoding="utf-8"):
-                with written_whole(path) as part:
-                    part.write_text(after, encoding="utf-8")
-                text.say(f"rewrote  {path}")
+        _rewrite(path)
     found = [fault for path in paths for fault in faults_of(path)]
     if as_json:
         text.answer(json.dumps([_as_data(fault) for fault in found], indent=2))
@@ -188,6 +183,17 @@ def check(
     text.say(f"{text.counted(len(paths), 'file')}, {verdict}")
     if found:
         raise typer.Exit(1)
+
+
+def _rewrite(path: Path) -> None:
+    """Bring a file into canonical form; what is wrong with one that cannot be is told by the check."""
+    from hybridgen.recipe.check import fixed
+
+    with suppress(RequestError, OSError):
+        if (after := fixed(path)) != path.read_text(encoding="utf-8"):
+            with written_whole(path) as part:
+                part.write_text(after, encoding="utf-8")
+            text.say(f"rewrote  {path}")
 
 
 def _as_data(fault: RequestError) -> dict[str, Any]:

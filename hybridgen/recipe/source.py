@@ -75,32 +75,35 @@ def read(file: Path, kind: Kind) -> Source:
     """Read a file of this kind. Raises RequestError (its rule for unreadable files)."""
     import yaml
 
-    def unreadable(problem: str, at: Any = None) -> RequestError:
-        if at is None:
-            return RequestError(kind.unreadable, kind.flag, file, problem)
-        place = Place(str(file), at.line + 1, at.column + 1)
-        return RequestError(kind.unreadable, "", None, problem, place=place)
-
     try:
         text = _text(file)
         reader = loader()(text)
         node = reader.get_single_node()
         keys = list(_keys(node)) if node is not None else []
         content = reader.construct_document(node) if node is not None else None
-    except OSError as error:
-        raise unreadable(f"cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:
-        raise unreadable(f"is not YAML: {error.problem}", error.problem_mark) from error
-    except RecursionError as error:
-        raise unreadable("is nested too deep, or an alias in it stands for what holds it") from error
-    except UnicodeDecodeError as error:
-        raise unreadable("is not YAML: not text") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # too long, or characters that YAML does not have
-        raise unreadable(f"cannot be used: {str(error).splitlines()[0]}") from error
+    except (OSError, RecursionError, OverflowError, ValueError, yaml.YAMLError) as error:
+        raise _unreadable(file, kind, error) from error
     if not isinstance(content, dict):
-        raise unreadable(f"holds no keys; it starts with {kind.start}")
+        raise RequestError(kind.unreadable, kind.flag, file, f"holds no keys; it starts with {kind.start}")
     places = {one: Place(str(file), mark.line + 1, mark.column + 1) for one, mark, _ in keys}
     return Source(file, kind, text, content, places, tuple(one for one, _, again in keys if again))
+
+
+def _unreadable(file: Path, kind: Kind, error: Exception) -> RequestError:
+    """The error of a file that is not there, is no YAML, or is too large."""
+    if (mark := getattr(error, "problem_mark", None)) is not None:
+        place = Place(str(file), mark.line + 1, mark.column + 1)
+        problem = f"is not YAML: {getattr(error, 'problem', '')}"
+        return RequestError(kind.unreadable, "", None, problem, place=place)
+    if isinstance(error, OSError):
+        problem = f"cannot be read: {error.strerror}"
+    elif isinstance(error, RecursionError):
+        problem = "is nested too deep, or an alias in it stands for what holds it"
+    elif isinstance(error, UnicodeDecodeError):
+        problem = "is not YAML: not text"
+    else:  # too long, or characters that YAML does not have
+        problem = f"cannot be used: {str(error).splitlines()[0]}"
+    return RequestError(kind.unreadable, kind.flag, file, problem)
 
 
 def _text(file: Path) -> str:

@@ -187,6 +187,15 @@ def test_numbers_are_read_as_yaml_and_people_write_them() -> None:
     assert [as_number(value) for value in others] == others
 
 
+def test_the_first_fault_in_a_file_is_told_and_what_is_missing_last(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    for text, key in (("ffn: x\nheads: y\n", "ffn"), ("ffn: 8\nhaeds: 4\n", "haeds"), ("ffn: 8\nheads: 4\n", "layers")):
+        file.write_text(text)
+        with pytest.raises(RequestError) as caught:
+            facts_file.read(file)
+        assert caught.value.flag == key
+
+
 STRANGE = [
     *(
         "null",
