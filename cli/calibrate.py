@@ -28,11 +28,11 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", help="YAML file to write.", metavar="FILE")] = Path("machine.yaml"),
     model: Annotated[
         Optional[str],
-        typer.Option("--model", help="Whose sizes the timed block of a Wan model has; demo on CPUs, wan2.2 on GPUs."),
+        typer.Option("--model", help="Model whose sizes the timed Wan block has; demo on CPUs, wan2.2 on GPUs."),
     ] = None,
     gpus: Annotated[int, typer.Option("--gpus", help="Ranks that work and exchange at once.", metavar="N")] = 2,
     tokens: Annotated[
-        Optional[int], typer.Option("--tokens", help="Tokens of a rank (default: 2048 on CPUs, 32768 on GPUs).")
+        Optional[int], typer.Option("--tokens", help="Tokens per rank (default: 2048 on CPUs, 32768 on GPUs).")
     ] = None,
     dtype: Annotated[Optional[str], typer.Option("--dtype", help="The model's own by default.", metavar="NAME")] = None,
     device: Annotated[

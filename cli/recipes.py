@@ -27,11 +27,13 @@ from hybridgen.recipe.typed import dotted
 app = typer.Typer(help="Recipes: list, show, check, and exchange with other engines.", no_args_is_help=True)
 
 ONE = Annotated[Path, typer.Argument(help="Recipe file, or a name that `recipes list` shows.", metavar="RECIPE")]
-MANY = Annotated[Optional[list[Path]], typer.Argument(help="Recipe files; those of the package.", metavar="[FILE]...")]
+MANY = Annotated[
+    Optional[list[Path]], typer.Argument(help="Recipe files; by default those of the package.", metavar="[FILE]...")
+]
 SET = Annotated[Optional[list[str]], typer.Option("--set", help="Change one key first.", metavar="KEY=VALUE")]
 OUT = Annotated[Optional[Path], typer.Option("--out", "-o", help="Write here, not to stdout.", metavar="FILE")]
 OVERWRITE = Annotated[bool, typer.Option(help="Replace the file if it exists.")]
-JSON = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 NO_RESULT = {"status": "-", "hardware": "", "denoise_s": None, "end_to_end_s": None}
 
 
@@ -223,7 +225,7 @@ def schema() -> None:
 @app.command(cls=Verb)
 def export(
     recipe: ONE,
-    to: Annotated[Target, typer.Option("--to", help="Whose words: xDiT's command line or TensorRT-LLM's YAML.")],
+    to: Annotated[Target, typer.Option("--to", help="Target: xDiT's command line or TensorRT-LLM's YAML.")],
     settings: SET = None,
     out: OUT = None,
     overwrite: OVERWRITE = False,
@@ -252,7 +254,7 @@ def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str])
 @app.command("import", cls=Verb)
 def import_(
     file: Annotated[Path, typer.Argument(help="Configuration of TensorRT-LLM VisualGen.", metavar="FILE")],
-    model: Annotated[Optional[str], typer.Option(help="Model, where the file names none.", metavar="NAME")] = None,
+    model: Annotated[Optional[str], typer.Option(help="Model, if the file names none.", metavar="NAME")] = None,
     out: OUT = None,
     overwrite: OVERWRITE = False,
 ) -> None:

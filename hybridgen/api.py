@@ -217,7 +217,7 @@ def plan(
     hardware: a machine by name, or a YAML file of one; gb200-nvl72 by default.
     heads: attention heads instead of the model's own.
     model_facts: YAML file of a model of your own.
-    approximate: whether pipefusion, which changes the clip a little, competes.
+    approximate: whether pipefusion, which changes the clip, competes.
     fewer: whether fewer GPUs are recommended where more are no faster.
     anchor: denoise seconds of this clip that were measured on one GPU.
     max_time: seconds that a clip may take, end to end.

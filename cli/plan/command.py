@@ -94,7 +94,7 @@ class Page:
         """Raises RequestError (top, explain)."""
         top, number, every = self.own.top, self.own.explain, list(self.found.candidates)
         if top is not None and top < 1:
-            raise RequestError("top", "top", top, "shows nothing", [1])
+            raise RequestError("top", "top", top, "must be 1 or more", [1])
         self.shown = every if self.own.everything else kinds(every, top or TOP)
         self.listed = every if top is None else self.shown
         if number is not None and not 1 <= number <= len(self.shown):

@@ -43,7 +43,7 @@ def draw(
     figure = Figure(figsize=(12, 5.2), layout="constrained")
     if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
         near = free_name(path.with_suffix(".png"))
-        raise RequestError("output-format", "plot", path, "names no kind of picture that matplotlib writes", [near])
+        raise RequestError("output-format", "plot", path, "must end in a format that matplotlib writes", [near])
     may_write("plot", path, can_overwrite=False)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _scaling(left, widths)

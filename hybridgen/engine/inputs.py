@@ -84,7 +84,7 @@ def open_image(flag: str, name: str) -> tuple[Path, Image]:
         if path.suffix.lower() in VIDEOS:
             nearest = "one frame of it, or --video where the model continues videos"
             raise RequestError("image", flag, name, "is a video", nearest) from error
-        raise RequestError("image", flag, name, f"is no picture that can be read ({error})") from error
+        raise RequestError("image", flag, name, f"cannot be read as an image ({error})") from error
 
 
 def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
@@ -117,7 +117,7 @@ def _last_frames(name: str, path: Path, keep: int) -> tuple[list[Any], int]:
             frames.append(frame)
             count += 1
     except (OSError, RuntimeError) as error:
-        problem = "is no video that can be read" if path.exists() else "there is no such file"
+        problem = "cannot be read as a video" if path.exists() else "there is no such file"
         raise RequestError("video", "video", name, problem) from error
     return list(frames), count
 

@@ -25,16 +25,18 @@ class Engine(str, Enum):
 class RunOptions:
     """Options of a run; each field is a flag with its help."""
 
-    out: Optional[Path] = flag("Video file; of one frame a .png, too.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT)
+    out: Optional[Path] = flag(
+        "Video file; a clip of one frame may be a .png.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT
+    )
     overwrite: bool = flag("Replace files that exist.", "--overwrite/--no-overwrite", default=False, panel=OUTPUT)
     latents: Optional[Path] = flag("Keep the final latents.", metavar="FILE.safetensors", panel=OUTPUT)
-    report: Optional[Path] = flag("Timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
-    preview: Optional[Path] = flag("Contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
+    report: Optional[Path] = flag("Write timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
+    preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
     gpus: Optional[int] = flag(
         "Number of ranks: the product of the degrees; without any the planner chooses.", metavar="N"
     )
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
-    hardware: Optional[str] = flag("What the planner plans for: a name or FILE.yaml; this machine.", metavar="NAME")
+    hardware: Optional[str] = flag("Machine to plan for: a name or FILE.yaml; this machine by default.", metavar="NAME")
     recipe: Optional[Path] = flag(
         "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"
     )

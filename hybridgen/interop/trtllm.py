@@ -56,7 +56,7 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     merged = degrees.cp > 1
     uneven = count % degrees.sequence != 0 and not plan.facts.pads  # its Cosmos3 is published on 36 ranks, 44160 tokens
     return {
-        f"{plan.facts.name} is no model of the hub": plan.facts.source.count("/") != 1,
+        f"{plan.facts.name} is not a model of the hub": plan.facts.source.count("/") != 1,
         **unnamed(plan, TARGET),
         f"its {degrees.sequence} sequence ranks must divide the {count} tokens": uneven,
         f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",

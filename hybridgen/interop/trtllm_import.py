@@ -91,7 +91,7 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     given.as_(Read)
     name = model or content.get("model")
     if not name:
-        raise RequestError("import-model", "", file, "names no model", "--model NAME", [{"model": "wan2.2"}])
+        raise RequestError("import-model", "", file, "does not name a model", "--model NAME", [{"model": "wan2.2"}])
     parallel, left_out = _parallel(given)
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
@@ -135,7 +135,7 @@ def _known(keys: Iterable[str], known: set[str], above: tuple[str, ...], given: 
     for name in keys:
         if name not in known:
             near = did_you_mean(name, sorted(known))
-            raise given.fault((*above, name), "is no key of VisualGen, old or new", None, near, "import-key")
+            raise given.fault((*above, name), "is not a key of VisualGen, old or new", None, near, "import-key")
 
 
 def _parallel(file: Source) -> tuple[Parallel, list[str]]:

@@ -49,7 +49,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
         return from_folder(Path(name))
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
         return replace(from_folder(cached), name=name, source=name, revision=revision)
-    problem = "no known model, downloaded hub id, or folder in diffusers layout"
+    problem = "is not a known model, a downloaded hub id or a folder in diffusers layout"
     raise RequestError("unknown-model", "model", name, problem, did_you_mean(name, names(), 2) or names()[:4])
 
 
@@ -60,7 +60,7 @@ def _tiny(name: str) -> ModelFacts:
         known = [TINY + kind for kind in KINDS]
         close = did_you_mean(name, known)
         nearest = [*close, *(other for other in known if other not in close)]
-        raise RequestError("unknown-model", "model", name, "no tiny checkpoint", nearest)
+        raise RequestError("unknown-model", "model", name, "is not a tiny checkpoint", nearest)
     facts = from_folder(cache.checkpoint(kind.name))
     guarded = facts.guarded and facts.transformer.params > MOST_TINY
     return replace(facts, name=name, defaults=kind.defaults, guarded=guarded)

@@ -29,7 +29,7 @@ class Folder:
             nearest = "a folder in diffusers layout, with model_index.json"
             raise RequestError("unreadable-model", "model", self.path, problem, nearest) from error
         if not isinstance(content, dict):
-            raise RequestError("unreadable-model", "model", self.path, f"{name} holds no keys")
+            raise RequestError("unreadable-model", "model", self.path, f"{name} has no keys")
         return content
 
     def params(self, component: str) -> int:

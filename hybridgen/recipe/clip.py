@@ -73,7 +73,7 @@ def _frames(request: Request, facts: ModelFacts) -> int:
         problem = f"cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames"
         raise RequestError("frames", "frames", frames, problem, [low + stride, low])
     if facts.one_frame and frames != 1:
-        problem = f"cannot be made: {facts.name} makes pictures of one frame"
+        problem = f"cannot be made: {facts.name} makes images of one frame"
         raise RequestError("one-frame", "frames", frames, problem, [1])
     return frames
 
@@ -82,9 +82,9 @@ def _counts(request: Request, facts: ModelFacts) -> int:
     """The number of steps; frames a second and seed are checked, too. Raises RequestError (steps, fps, seed)."""
     steps = facts.defaults.steps if request.steps is None else request.steps
     if steps < 1:
-        raise RequestError("steps", "steps", steps, "makes no clip", [1])
+        raise RequestError("steps", "steps", steps, "must be 1 or more", [1])
     if request.fps is not None and request.fps < 1:
-        raise RequestError("fps", "fps", request.fps, "shows no frame", [facts.defaults.fps])
+        raise RequestError("fps", "fps", request.fps, "must be 1 or more", [facts.defaults.fps])
     if request.seed is not None and not 0 <= request.seed < 2**63:
         raise not_legal("seed", "seed", request.seed, "is not between 0 and 2^63 - 1", [0, 2**63 - 1])
     return steps
@@ -123,7 +123,7 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
     defaults = facts.defaults
     for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
         if value is not None and not math.isfinite(value):
-            raise RequestError("guidance", flag, value, "is no scale", [f"{defaults.guidance:g}"])
+            raise RequestError("guidance", flag, value, "must be a finite number", [f"{defaults.guidance:g}"])
     if request.guidance_2 is not None and request.guidance is not None and request.guidance <= 1:
         problem = f"changes nothing: --guidance {request.guidance:g} turns guidance off"
         raise RequestError("guidance-2", "guidance-2", f"{request.guidance_2:g}", problem, tries=[{"guidance-2": None}])
@@ -144,13 +144,15 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
     if request.image is not None:
         _check_image(request.image, facts, frames)
     if request.last_image is not None and not facts.last_image:
-        problem, near = f"is no use: {facts.name} takes no last picture", _models_that_take("last_image", facts)
+        problem, near = f"is not supported: {facts.name} takes no last image", _models_that_take("last_image", facts)
         raise _unused("last-image", request.last_image, problem, near)
     if facts.last_image == "must" and frames == 1:
-        problem = f"has no room for the last picture that {facts.name} needs"
+        problem = f"has no room for the last image that {facts.name} needs"
         raise RequestError("last-image-unused", "frames", 1, problem, [1 + facts.vae.stride_time])
     if request.last_image is not None and frames == 1:
-        raise _unused("last-image", request.last_image, "is no use: a clip of one frame starts and ends with --image")
+        raise _unused(
+            "last-image", request.last_image, "is not supported: a clip of one frame starts and ends with --image"
+        )
     image, last_image = facts.image == "must", facts.last_image == "must"
     return image or request.image is not None, last_image or request.last_image is not None
 
@@ -159,11 +161,11 @@ def _check_image(image: str, facts: ModelFacts, frames: int) -> None:
     """Raise RequestError (image-unused) for a picture that the model has no use for."""
     if not facts.image:
         made = "pictures" if facts.one_frame else "clips"
-        problem = f"is no use: {facts.name} makes {made} from text alone"
+        problem = f"is not supported: {facts.name} makes {made} from text only"
         raise _unused("image", image, problem, _models_that_take("image", facts))
     if facts.image == "may" and frames == 1:
         problem, least = (
-            "is no use: it is the first frame, and --frames 1 leaves nothing to make",
+            "is not supported: it is the first frame, and --frames 1 leaves nothing to make",
             facts.vae.stride_time + 1,
         )
         raise _unused("image", image, problem, f"--frames {least}", {"frames": str(least)})
@@ -188,9 +190,9 @@ def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
     if request.video is None:
         return False
     if not facts.video:
-        raise _unused("video", request.video, f"is no use: {facts.name} does not continue videos")
+        raise _unused("video", request.video, f"is not supported: {facts.name} does not continue videos")
     if request.image is not None:
-        problem, near = f"and --image {request.image} exclude each other", "--video alone"
+        problem, near = f"excludes --image {request.image}", "--video alone"
         raise RequestError("video-and-image", "video", request.video, problem, near, [{"image": None}])
     if frames < facts.video_frames:
         problem = (

@@ -50,8 +50,8 @@ class Request(Declared):
 
     prompt: Optional[str] = flag("What the clip shows.", "--prompt", "-p", metavar="TEXT")
     negative_prompt: Optional[str] = flag("What the clip should not show.", metavar="TEXT")
-    image: Optional[str] = flag("Picture that the clip starts from, or shows.", metavar="FILE")
-    last_image: Optional[str] = flag("Picture that it ends with.", metavar="FILE")
+    image: Optional[str] = flag("Image that the clip starts from, or shows.", metavar="FILE")
+    last_image: Optional[str] = flag("Image that the clip ends with.", metavar="FILE")
     video: Optional[str] = flag("Video that the clip continues.", metavar="FILE")
     size: Optional[str] = flag("Width x height in pixels.", metavar="WxH")
     frames: Optional[int] = flag("Number of frames: 4k + 1.", metavar="N")
@@ -120,9 +120,9 @@ class Measured(Declared):
     status: Optional[str] = entry(
         "verified: run end to end with hybridgen; published: by somebody else; planned: by the planner.", None, STATUSES
     )
-    engine: Optional[str] = entry("What ran it, where that was not hybridgen.")
-    hardware: Optional[str] = entry("The GPU, where the recipe's hardware does not say it.")
-    request: Request = entry("Where the request was not the recipe's.", Request)
+    engine: Optional[str] = entry("Engine that ran it, if not hybridgen.")
+    hardware: Optional[str] = entry("The GPU, if the recipe's hardware does not name it.")
+    request: Request = entry("Keys of the request that differed from the recipe's.", Request)
     denoise_s: Optional[float] = entry("Seconds of the denoising steps (median).")
     end_to_end_s: Optional[float] = entry("Seconds from request to file (median).")
     peak_gb: Optional[float] = entry("Most memory on one GPU, in 10^9 bytes.")
@@ -131,7 +131,7 @@ class Measured(Declared):
     source: Optional[str] = entry("Address of the publication.")
     software: Optional[dict[str, str]] = entry("Versions of what ran it: package to version.")
     kernel: Optional[str] = entry("Attention kernel.")
-    notes: Optional[str] = entry("What else one must know to compare.")
+    notes: Optional[str] = entry("Remarks that are needed to compare.")
 
 
 def _models() -> str:

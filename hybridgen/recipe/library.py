@@ -22,5 +22,5 @@ def located(file: Path) -> Path:
     if file.name in names:
         return names[file.name]
     close = [name for name in names if file.name in name] or did_you_mean(file.name, names, 3, 0.4)
-    problem = "is no file and no recipe of this package"
+    problem = "is neither a file nor a recipe of this package"
     raise RequestError("recipe-unreadable", "", file, problem, close[:3], ["hybridgen recipes list"])

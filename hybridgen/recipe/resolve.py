@@ -56,7 +56,7 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if value < 1:
-            raise RequestError("degree", name, value, "is not possible", [1])
+            raise RequestError("degree", name, value, "must be 1 or more", [1])
     return Plan(
         facts,
         clip_of(recipe.request, facts, video_frames),
@@ -71,9 +71,9 @@ def check_runtime(runtime: Runtime) -> None:
     """Raise RequestError for a name that does not exist."""
     if runtime.dtype is not None and runtime.dtype not in ITEMSIZE:
         near = dict.fromkeys((*did_you_mean(runtime.dtype, ITEMSIZE), "bfloat16", *ITEMSIZE))
-        raise RequestError("dtype", "dtype", runtime.dtype, "is unknown", list(near))
+        raise RequestError("dtype", "dtype", runtime.dtype, "is not a dtype", list(near))
     if runtime.device is not None and runtime.device not in DEVICES:
-        raise RequestError("device", "device", runtime.device, "is unknown", DEVICES, [{"device": None}])
+        raise RequestError("device", "device", runtime.device, "is not a device", DEVICES, [{"device": None}])
     if runtime.attention is not None:
         kernels.check_name(runtime.attention)
 

@@ -92,7 +92,7 @@ STRATEGY = Strategy(
     (
         Degree(
             "attn2d",
-            "Attention2D: rows x columns.",
+            "Grid of ranks, rows x columns: Q gathered along rows, K/V along columns.",
             listed=50,
             metavar="RxC",
             axes=(ROW, COL),

@@ -25,7 +25,7 @@ RULES = {
 def violations(plan: Plan) -> Iterator[RequestError]:
     cfg = plan.degrees.cfg
     if cfg not in (1, 2):
-        yield not_legal("cfg-degree", "cfg", cfg, "is not possible: a guided step has 2 branches", [1, 2])
+        yield not_legal("cfg-degree", "cfg", cfg, "must be 1 or 2: a guided step has 2 branches", [1, 2])
     elif cfg == 2 and plan.branches == 1:
         limit = "any but 1" if plan.facts.guided_below_1 else "above 1"
         problem = f"needs guidance, but --guidance {plan.clip.guidance:g} is off (limit: {limit})"

@@ -23,7 +23,7 @@ RULES = {
 def violations(plan: Plan) -> Iterator[RequestError]:
     ring, (rows, cols) = plan.degrees.ring, plan.degrees.attn2d
     if ring > 1 and rows * cols > 1:
-        problem = f"and --attn2d {rows}x{cols} exclude each other"
+        problem = f"excludes --attn2d {rows}x{cols}"
         near = f"--ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone"
         yield RequestError("ring-attn2d", "ring", ring, problem, near, [{"ring": None}])
 

@@ -18,7 +18,7 @@ REFUSED = [
     ("run --model wan2.2 --tp 3 -p x", "tp-heads", "nearest: 2, 4"),
     ("run --model wan2.2 --cfg 3 -p x", "cfg-degree", "nearest: 2"),
     ("run --model demo --cfg 2 --guidance 1 -p x", "cfg-guidance", "--guidance 1 is off"),
-    ("run --model demo --ring 2 --attn2d 2x2 -p x", "ring-attn2d", "exclude each other"),
+    ("run --model demo --ring 2 --attn2d 2x2 -p x", "ring-attn2d", "excludes --attn2d"),
     ("run --model demo --ulysses 2 --vae 3 -p x", "vae-width", "nearest: 2"),
     ("run --model demo --ulysses 8 --ring 2 --vae 16 -p x", "vae-rows", "nearest: 8"),
     ("run --model demo --pipefusion 9 --warmup 20 -p x", "pipefusion-layers", "nearest: 4"),

@@ -144,9 +144,9 @@ def test_facts_that_cannot_be_are_named(text: str, says: str, tmp_path: Path) ->
     [
         ("base: h100\nbase: a100\n", ":2:1: base: is given twice"),
         ("base: h100\ninside: {hop: 1, hop: 2}\n", ":2:18: inside.hop: is given twice"),
-        ("base: nope\n", ":1:1: base 'nope': is no known machine; nearest: "),
-        ("base: box.yaml\n", ":1:1: base 'box.yaml': is no known machine"),
-        ("base: 5\n", ":1:1: base 5: is no known machine"),
+        ("base: nope\n", ":1:1: base 'nope': is not a known machine; nearest: "),
+        ("base: box.yaml\n", ":1:1: base 'box.yaml': is not a known machine"),
+        ("base: 5\n", ":1:1: base 5: is not a known machine"),
         (
             "base: h100\nerror: 5\n",
             ":2:1: error 5: must be 0.999 or less; nearest: 0.999",

@@ -29,12 +29,12 @@ BAD_ANCHORS = ("0", "-300", "nan", "inf", "-inf")
         ("--gpus 8 --memory 10GB", "memory", "none for up to 128 GPUs will: the text encoder alone takes 11.4 GB"),
         ("--gpus 8 --memory 13GB", "memory", "the text encoder and the context alone take 13.4 GB, which no split"),
         ("--gpus 8 --ulysses 3", "ulysses-heads", "nearest: ulysses8 vae8, "),
-        ("--gpus 8 --cfg 1 --max-time 1s", "max-time", "no plan for 8 x GB200 will do: "),
-        ("--gpus 8 --hardware rtx4090 --ulysses 8", "memory", "with --ulysses 8 will do: "),
+        ("--gpus 8 --cfg 1 --max-time 1s", "max-time", "no plan for 8 x GB200 is possible: "),
+        ("--gpus 8 --hardware rtx4090 --ulysses 8", "memory", "with --ulysses 8 is possible: "),
         (
             "--model cosmos2.5-14b --gpus 3 --hardware rtx4090 --frames 17 --ring 2 --dtype float32",
             "memory",
-            "no legal plan has 3 GPUs with --ring 2; no plan for 3 x RTX 4090 will do: ",
+            "no legal plan has 3 GPUs with --ring 2; no plan for 3 x RTX 4090 is possible: ",
         ),
         (
             "--model cosmos3 --gpus 9 --frames 80 --ulysses 3 --ring 3 --hardware rtx4090",

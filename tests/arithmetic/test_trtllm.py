@@ -55,7 +55,7 @@ def test_the_trtllm_text() -> None:
         ({"dtype": "float16"}, "computes in bfloat16 (--dtype float16)"),
         ({"attention": "cudnn"}, "no kernel cudnn (--attention cudnn); nearest: sdpa, flash-attn-4"),
         ({"attn2d": "2x2", "attention": "sdpa"}, "its VANILLA kernel cannot be merged"),
-        ({"model": "demo", "dtype": "bfloat16"}, "demo is no model of the hub"),
+        ({"model": "demo", "dtype": "bfloat16"}, "demo is not a model of the hub"),
     ],
 )
 def test_trtllm_is_not_given_what_it_lacks(flags: dict[str, Any], says: str) -> None:
@@ -153,9 +153,9 @@ def test_what_is_exported_is_imported(path: Path, tmp_path: Path) -> None:
         (
             "parallel: {dit_cgf_size: 2}\n",
             "import-key",
-            "yaml:1:12: parallel.dit_cgf_size: is no key of VisualGen, old or new; nearest: dit",
+            "yaml:1:12: parallel.dit_cgf_size: is not a key of VisualGen, old or new; nearest: dit",
         ),
-        ("\nparalel: {}\n", "import-key", "yaml:2:1: paralel: is no key of VisualGen, old or new; nearest: parallel"),
+        ("\nparalel: {}\n", "import-key", "yaml:2:1: paralel: is not a key of VisualGen, old or new; nearest: parallel"),
         (
             "parallel: {dit_fsdp_size: 2}\n",
             "import-foreign",

@@ -47,7 +47,7 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
 
 def _complaint(ask: Ask, closest: Rejected, given: str = "") -> str:
     plan = closest.plan.degrees
-    return f"no plan for {ask.gpus} x {ask.hardware.title}{given} will do: {plan} {closest.error.complaint}"
+    return f"no plan for {ask.gpus} x {ask.hardware.title}{given} is possible: {plan} {closest.error.complaint}"
 
 
 def _hint(ask: Ask, found: Recommendation) -> str:

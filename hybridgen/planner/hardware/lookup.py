@@ -30,7 +30,7 @@ def find(name: str) -> Hardware:
         return read(Path(name))
     if (known := _known(name)) is not None:
         return known
-    raise RequestError("unknown-hardware", "hardware", name, "is no known machine or YAML file", _close(name))
+    raise RequestError("unknown-hardware", "hardware", name, "is not a known machine or a YAML file", _close(name))
 
 
 def _known(name: str) -> Hardware | None:
@@ -52,7 +52,7 @@ def read(path: Path) -> Hardware:
     name = file.content["base"]
     base = _known(name) if isinstance(name, str) else None
     if base is None:
-        raise file.fault(("base",), "is no known machine", shown(name), _close(str(name)))
+        raise file.fault(("base",), "is not a known machine", shown(name), _close(str(name)))
     given = file.as_(_declared(Hardware))
     machine: Hardware = _changed(base, given, f"given in {path.name}")
     return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
