@@ -101,7 +101,7 @@ REFUSED = [
     ("run --model tiny:cosmos2-t2i -p x --out clip.gif", "output-format", ".png or .mp4; nearest: clip.png"),
     ("run --model tiny:cosmos2-t2i -p x --out a.png --preview a.png", "output-twice", "one of them"),
     ("run --model tiny:cosmos2.5 -p x --out clip.png", "output-format", "nearest: clip.mp4"),
-    ("run --model tiny:cosmos2-t2i -p x --image a.png", "image-unused", "from text alone"),
+    ("run --model tiny:cosmos2-t2i -p x --image a.png", "image-unused", "from text only"),
     ("run --model demo -p x --video a.mp4", "video-unused", "does not continue videos"),
     ("run --model tiny:cosmos2.5 -p x --video a.mp4 --image a.png", "video-and-image", "nearest: --video alone"),
     ("run --model tiny:cosmos2.5 -p x --video a.mp4 --frames 1", "video-frames", "nearest: 5"),

@@ -83,7 +83,7 @@ def test_a_file_says_whether_the_bus_is_shared(tmp_path: Path) -> None:
     file.write_text("base: h100\nshared_bus: true\n")
     assert find(str(file)).shared_bus and not find("h100").shared_bus
     file.write_text("base: h100\nshared_bus: 1\n")
-    with pytest.raises(RequestError, match="shared_bus is 1 and must be true or false"):
+    with pytest.raises(RequestError, match=":2:1: shared_bus 1: must be true or false"):
         find(str(file))
 
 

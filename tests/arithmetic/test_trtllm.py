@@ -155,7 +155,11 @@ def test_what_is_exported_is_imported(path: Path, tmp_path: Path) -> None:
             "import-key",
             "yaml:1:12: parallel.dit_cgf_size: is not a key of VisualGen, old or new; nearest: dit",
         ),
-        ("\nparalel: {}\n", "import-key", "yaml:2:1: paralel: is not a key of VisualGen, old or new; nearest: parallel"),
+        (
+            "\nparalel: {}\n",
+            "import-key",
+            "yaml:2:1: paralel: is not a key of VisualGen, old or new; nearest: parallel",
+        ),
         (
             "parallel: {dit_fsdp_size: 2}\n",
             "import-foreign",
