@@ -35,7 +35,7 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     Raises RequestError: unknown-model, which lists what exists, or revision, where there is no hub. Never touches
     the network: an unknown hub id is looked for in the local hub cache only.
     """
-    if revision is not None and (name == "demo" or name.startswith(TINY) or Path(name).is_dir()):
+    if revision is not None and (name == "demo" or name.startswith(TINY) or _is_folder(name)):
         problem = f"it is a commit of the hub, and --model {name} is a folder here"
         raise RequestError("revision", "revision", revision, problem, tries=[{"revision": None}])
     if name == "demo":
@@ -45,12 +45,20 @@ def find(name: str, revision: str | None = None) -> ModelFacts:
     for model in MODELS:
         if name.lower() in (model.name, model.source.lower(), *model.aliases):
             return replace(model, revision=revision) if revision else model
-    if Path(name).is_dir():
+    if _is_folder(name):
         return from_folder(Path(name))
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
         return replace(from_folder(cached), name=name, source=name, revision=revision)
     problem = "is not a known model, a downloaded hub id or a folder in diffusers layout"
     raise RequestError("unknown-model", "model", name, problem, did_you_mean(name, names(), 2) or names()[:4])
+
+
+def _is_folder(name: str) -> bool:
+    """Whether there is a folder of that name; longer names than files can have are none."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        return False
 
 
 def _tiny(name: str) -> ModelFacts:
@@ -68,6 +76,10 @@ def _tiny(name: str) -> ModelFacts:
 
 def _cached_snapshot(hub_id: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(hub_id, "model_index.json", revision=revision)
+    try:
+        found = try_to_load_from_cache(hub_id, "model_index.json", revision=revision)
+    except HFValidationError:
+        return None
     return Path(found).parent if isinstance(found, str) else None

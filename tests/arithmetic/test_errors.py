@@ -57,6 +57,8 @@ REFUSED = [
         "ulysses4",
     ),
     ("run --model demo --revision 0123abc -p x", "revision", "--model demo is a folder here"),
+    ("run --model 'foo bar/baz' -p x", "unknown-model", "no known model"),
+    (f"run --model {400 * 'a'} -p x", "unknown-model", "no known model"),
     ("run --model dmo -p x", "unknown-model", "nearest: demo"),
     ("run --model demo --recipe nothere.yaml -p x", "recipe-unreadable", "No such file"),
     ("run --model demo --set request.setps=3 -p x", "recipe-key", "nearest: request.steps"),
