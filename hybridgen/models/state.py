@@ -27,7 +27,7 @@ class State:
         return self.shard.whole
 
     def cut(self, latents_BCTHW: Tensor) -> Tensor:
-        """Full latents, or anything else of their size -> this rank's part in the form of x."""
+        """Cut full latents, or a tensor of their size, to this rank's part in the form of x."""
         if self.whole:
             return latents_BCTHW
         return self.shard.take(patchify(latents_BCTHW, self.patch))
@@ -37,7 +37,7 @@ class State:
         return self.cut(mask_B1THW) if self.whole else self.cut(mask_B1THW)[..., :1]
 
     def assemble(self, shards: list[Tensor]) -> Tensor:
-        """Every rank's state, in order -> full latents [1, C, T, H, W]."""
+        """Join every rank's state, in order, to full latents [1, C, T, H, W]."""
         if self.whole:
             return shards[0]
         return unpatchify(self.shard.assemble(shards), self.plan.latent_shape, self.patch)
@@ -55,7 +55,7 @@ class State:
         return unpatchify(tokens, self.plan.latent_shape, self.patch) if self.whole else tokens
 
     def beside(self, *parts: Tensor) -> Tensor:
-        """Channels of several parts, each in the form of x, side by side in every cell of a token."""
+        """Join channels of several parts, each in the form of x, in every cell of a token."""
         if self.whole:
             return torch.cat(parts, 1)
         cells = [torch.unflatten(part, -1, (math.prod(self.patch), -1)) for part in parts]
@@ -73,5 +73,5 @@ class State:
         return x if patch is None else self.piece(x, patch)
 
     def pieces(self, patch: int | None) -> int:
-        """Pieces of the sequence in the tensors of such a pass."""
+        """Number of pieces of the sequence in the tensors of a pass."""
         return self.plan.tokens.patches if patch is None else 1
