@@ -22,6 +22,10 @@ DEMO_DEFAULTS = RequestDefaults(
     width=64, height=64, frames=17, steps=20, guidance=3.0, fps=8, dtype="float32", example="a red circle moves right"
 )
 
+RULES = {
+    "revision": "A revision is a full commit of a repository on the hub, so that the weights can never change.",
+}
+
 
 def names() -> list[str]:
     """Every name that --model understands, full names first."""

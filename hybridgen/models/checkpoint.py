@@ -10,6 +10,14 @@ from hybridgen.models.files import Config, Folder
 from hybridgen.models.registry import BY_PIPELINE, FAMILIES
 from hybridgen.plan.facts import ModelFacts
 
+RULES = {
+    "unreadable-model": "Checkpoints are read in the layout of diffusers: model_index.json, and a folder for every "
+    "part.",
+    "unsupported-pipeline": "A model's family must be known to be split; hybridgen knows those of Wan and Cosmos.",
+    "unsupported-scheduler": "Each rank steps its own part of the latents, so a scheduler must act on every number "
+    "alone.",
+}
+
 SCHEDULERS = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
 """Schedulers that act on every number alone, so that each rank can step its own part of the latents."""
 

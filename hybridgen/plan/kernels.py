@@ -16,6 +16,16 @@ from importlib.util import find_spec
 
 from hybridgen.errors import RequestError, did_you_mean
 
+RULES = {
+    "attention-device": "A kernel is compiled for some devices; --attention auto chooses one for the device of the "
+    "run.",
+    "attention-dtype": "A kernel computes in some dtypes; --attention auto chooses one for the dtype of the run.",
+    "attention-head-dim": "A kernel takes some head sizes; --attention auto chooses one that fits the model.",
+    "attention-lse": "Ring and attention2d merge partial results by the log-sum-exp of their scores; a kernel that "
+    "does not return it would make the merge silently wrong.",
+    "attention-missing": "Kernels outside of torch are packages of their own, and are used only when they are named.",
+}
+
 HALF = ("bfloat16", "float16")
 FLOATS = ("float32", *HALF)
 

@@ -22,6 +22,12 @@ from hybridgen.recipe.fields import Request
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.typed import Declared, Numbers, shown
 
+RULES = {
+    "model-facts": "A file of facts describes a model on one level of keys, each given once; it needs layers, heads, "
+    "head_dim and ffn. Counts are whole numbers above 0, or 0 where that means none, or as many as usual. Size and "
+    "frames must be what its VAE and patches can make, params no fewer than the blocks' matrices have.",
+}
+
 FILE = source.Kind("model-facts", "layers: N", "model-facts", "model-facts", "model-facts")
 
 OF_MODEL = {key: key for key in ("name", "experts", "text_tokens", "text_params")}

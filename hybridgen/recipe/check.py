@@ -19,6 +19,10 @@ from hybridgen.recipe.source import Source
 from hybridgen.recipe.text import dumps, header
 from hybridgen.recipe.typed import Keys, dotted, shown
 
+RULES = {
+    "recipe-comment": "Rewriting a recipe in canonical form would lose its comments; `notes` keeps them.",
+}
+
 PRIVATE = {
     "an absolute path": r"(?:^|[\s='\"(])(?:/|~/|[A-Za-z]:\\|file://)[\w.~-]+(?:[/\\][^\s'\")]*|$)",
     "a host name": r"\blocalhost\b|\b[\w-]+\.(?:local|lan|internal|intranet|corp)\b",

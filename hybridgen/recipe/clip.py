@@ -22,6 +22,8 @@ RULES = {
     "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
     "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
     "video-frames": "The frames that are taken over from a video are part of the clip, and some must be left to make.",
+    "positions": "The rotary tables of a model hold so many positions along time, height and width.",
+    "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
 }
 
 

@@ -27,6 +27,7 @@ RULES = {
     "ranks are laid over the others and do not count.",
     "order": "The mesh order names axes, slowest first. `run` needs every axis with more than one rank; with `plan` "
     "the others follow in their usual place.",
+    "heads": "--heads cuts the channels of the model's attention into another number of heads, all equally wide.",
 }
 
 

@@ -25,6 +25,11 @@ from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_idle_options, with_heads
 from hybridgen.strategies.registry import OVERLAID, Degrees
 
+RULES = {
+    "anchor": "--anchor scales the machine's rates so that one GPU denoises this clip in the given time. What does not "
+    "scale, such as the host's launches, must fit into it.",
+}
+
 MAX_SURPRISE = 3
 """Factor by which a measured time may differ from the prediction without a warning."""
 

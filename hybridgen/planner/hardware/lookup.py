@@ -13,6 +13,13 @@ from hybridgen.planner.hardware.known import ALIASES, MACHINES
 from hybridgen.recipe import source
 from hybridgen.recipe.typed import Before, Declared, Numbers, hints, shown
 
+RULES = {
+    "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units. Unknown "
+    "keys and keys given twice are refused, since a typing error would silently keep the old value. Rates are 1 or "
+    "more, bytes and seconds 0 or more; error and anchored lie between 0 and 1, since they are a range around a "
+    "time.",
+}
+
 FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "hardware-file")
 SHARE = Numbers(0.001, 0.999)
 LIMITS = {
