@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
@@ -65,7 +66,7 @@ class Strategy:
         """Number of ranks that the strategy uses."""
         return math.prod(plan.degrees.size(axis.name) for degree in self.degrees for axis in degree.axes)
 
-    @property
+    @cached_property
     def is_overlaid(self) -> bool:
         """Whether the strategy's ranks are laid over those of the others."""
         return bool(self.degrees) and all(degree.is_overlaid for degree in self.degrees)

@@ -103,7 +103,7 @@ class Degree(Setting):
         """The value that splits nothing."""
         return 1 if len(self.axes) == 1 else (1, 1)
 
-    @property
+    @cached_property
     def is_overlaid(self) -> bool:
         """Whether the ranks of the degree are laid over the mesh."""
         return all(axis.place is None for axis in self.axes)
@@ -174,9 +174,11 @@ class Degrees:
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Ranks along every axis."""
-        values = ((degree, self.value(degree)) for degree in self.table)
-        pairs = ((degree.axes, value if isinstance(value, tuple) else (value,)) for degree, value in values)
-        found = {axis.name: size for axes, value in pairs for axis, size in zip(axes, value, strict=True)}
+        found = {}
+        for degree in self.table:
+            value = self.value(degree)
+            for axis, size in zip(degree.axes, value if isinstance(value, tuple) else (value,), strict=True):
+                found[axis.name] = size
         return {name: found[name] for name in self.axes}
 
     def size(self, axis: str) -> int:
@@ -185,7 +187,7 @@ class Degrees:
 
     def over(self, *divides: str) -> int:
         """Ranks of all axes of the mesh that divide one of these."""
-        return math.prod(self.sizes[name] for name in self.default_order if self.axes[name].divides in divides)
+        return math.prod([self.sizes[name] for name in self.default_order if self.axes[name].divides in divides])
 
     @cached_property
     def cp(self) -> int:
@@ -200,7 +202,7 @@ class Degrees:
     @cached_property
     def world(self) -> int:
         """Ranks of the mesh; axes laid over it, such as the VAE's, multiply nothing."""
-        return math.prod(self.sizes[name] for name in self.default_order)
+        return math.prod([self.sizes[name] for name in self.default_order])
 
     def used(self) -> list[Degree]:
         """The degrees above 1, in the order of the fields."""

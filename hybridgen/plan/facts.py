@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from hybridgen.plan.autoencoder import VaeFacts
@@ -78,25 +79,25 @@ class TransformerFacts(ABC):
     given_params: int = 0
     """Parameters of the whole transformer, where they are not to be counted from the rest."""
 
-    @property
+    @cached_property
     def hidden(self) -> int:
         return self.width or self.heads * self.head_dim
 
-    @property
+    @cached_property
     def key_heads(self) -> int:
         return self.kv_heads or self.heads
 
-    @property
+    @cached_property
     def patch_channels(self) -> int:
         """Channels of one token as the transformer reads it, conditions included."""
         return self.in_channels * math.prod(self.patch)
 
-    @property
+    @cached_property
     def prediction_channels(self) -> int:
         """Channels of one token of prediction, and of the latents that are denoised."""
         return self.out_channels * math.prod(self.patch)
 
-    @property
+    @cached_property
     def matrix_params(self) -> int:
         """Parameters of the matrices of one block that every video token is multiplied with in every step.
 
@@ -141,7 +142,7 @@ class TransformerFacts(ABC):
         copies in fp32; in one of fp32 they make none.
         """
 
-    @property
+    @cached_property
     def params(self) -> int:
         """Parameters of the whole transformer."""
         if self.given_params:

@@ -104,12 +104,12 @@ class TokenShards:
     def patch_size(self) -> int:
         return self.shard_size * self.shards
 
-    @property
+    @cached_property
     def shard_size(self) -> int:
         """Tokens of one patch that one rank holds, padding included."""
         return -(-self.tokens // (self.patches * self.shards))
 
-    @property
+    @cached_property
     def local_size(self) -> int:
         """Tokens that one rank holds over all patches, padding included."""
         return self.shard_size * self.patches

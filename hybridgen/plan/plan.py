@@ -85,7 +85,7 @@ class Plan:
         patches = (self.patches or self.degrees.pipefusion) if self.degrees.pipefusion > 1 else 1
         return TokenShards(count, self.degrees.sequence, patches)
 
-    @property
+    @cached_property
     def latent_shape(self) -> tuple[int, int, int, int]:
         """(channels, frames, rows, columns)."""
         return self.facts.latent_shape(self.clip.width, self.clip.height, self.clip.frames)
@@ -102,12 +102,12 @@ class Plan:
         """Bytes of one number of the transformer's dtype."""
         return ITEMSIZE[self.dtype]
 
-    @property
+    @cached_property
     def branches(self) -> int:
         """Guidance passes a step needs: with and without the prompt, or one."""
         return self.facts.branches(self.clip.guidance)
 
-    @property
+    @cached_property
     def own_branches(self) -> int:
         """Branches that one rank runs."""
         return -(-self.branches // self.degrees.cfg)
@@ -165,20 +165,20 @@ class Plan:
         """Whether a rank holds the last blocks, and so makes predictions and the scheduler's steps."""
         return self.blocks(rank).stop == self.facts.transformer.layers
 
-    @property
+    @cached_property
     def heads(self) -> tuple[int, int]:
         """(query heads, K/V heads) of one rank before Ulysses splits them further."""
         transformer, tp = self.facts.transformer, self.degrees.tp
         return transformer.heads // tp, max(transformer.key_heads // tp, 1)
 
-    @property
+    @cached_property
     def attention_heads(self) -> tuple[int, int]:
         """(query heads, K/V heads) that attention sees on one rank."""
         heads, key_heads = self.heads
         split = self.degrees.over("heads")
         return heads // split, max(key_heads // split, 1)
 
-    @property
+    @cached_property
     def attention_tokens(self) -> int:
         """Tokens of one rank's attention before K/V is exchanged: those of its ulysses group, padding included."""
         return self.tokens.local_size * self.degrees.over("heads")
