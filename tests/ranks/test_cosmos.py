@@ -172,7 +172,7 @@ def test_a_request_that_says_little_has_the_pipeline_s_negative_prompt_and_wants
 
 def test_what_is_no_video_or_too_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("text")
-    with pytest.raises(RequestError, match="no video that can be read"):
+    with pytest.raises(RequestError, match="cannot be read as a video"):
         open_inputs(replace(FLOW_VIDEO.request(), video=str(tmp_path / "text.mp4")), FLOW_VIDEO.facts())
     short = Case("cosmos2.5", video=3).given_video()
     with pytest.raises(RequestError, match="has 3 frames, and cosmos2.5 continues 5"):
