@@ -38,8 +38,9 @@ class Axis:
     why: str
     """Why the axis stands at this place."""
     drawn: Literal["apart", "beside", "down", "across", "inside"] = "apart"
-    """Where the drawing of the mesh has its ranks: in separate blocks, in blocks beside each other, in the rows or the
-    columns of a block, or inside a cell."""
+    """How the mesh is drawn along the axis: as separate blocks, as blocks side by side, as rows or columns of a block,
+    or inside a cell.
+    """
     members: tuple[str, ...] = ()
     """Names of the coordinates, for an axis whose coordinates have names."""
 

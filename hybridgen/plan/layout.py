@@ -16,7 +16,7 @@ class Layout:
 
     degrees: Degrees
     order: tuple[str, ...] = ()
-    """Empty: the default order, which is filled in."""
+    """Every axis of the mesh once, slowest first; empty means the default order, which is filled in."""
 
     def __post_init__(self) -> None:
         order = self.order or self.degrees.default_order
@@ -74,7 +74,7 @@ class Layout:
     def overlay(self, axis: str) -> list[int]:
         """The ranks of an axis that is laid over the mesh; shard i is rank [i].
 
-        They are the first ones of cfg half 0 in mesh order, or the whole world.
+        These are the first ranks of cfg half 0 in mesh order, or the whole world.
         """
         count = self.degrees.size(axis)
         if count == self.world_size:
@@ -89,7 +89,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class TokenShards:
-    """How `tokens` are spread over `shards` ranks, in `patches` consecutive pieces (PipeFusion; 1 otherwise).
+    """The division of `tokens` over `shards` ranks, in `patches` consecutive pieces (PipeFusion; 1 otherwise).
 
     Every patch has `patch_size` tokens, a multiple of `shards`, and every rank holds `shard_size` of each, so
     shapes are equal on all ranks. What is missing at the end of the sequence is padding: it takes no softmax
@@ -128,11 +128,11 @@ class TokenShards:
         return start, self.valid(start, width * self.shard_size)
 
     def valid_local(self, index: int, width: int = 1) -> int:
-        """Real tokens among what `width` neighbouring shards that begin at `index` hold, over all patches."""
+        """Number of real tokens in `width` neighbouring shards that begin at `index`, over all patches."""
         return sum(self.span(index, width, patch)[1] for patch in range(self.patches))
 
     def positions(self, index: int) -> list[tuple[int, int]]:
-        """(start, valid length) of every patch's piece that shard `index` holds."""
+        """Start and valid length of the piece of every patch that shard `index` holds."""
         return [self.span(index, 1, patch) for patch in range(self.patches)]
 
 

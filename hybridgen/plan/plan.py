@@ -12,55 +12,55 @@ from hybridgen.plan.layout import Layout, TokenShards, split_rows
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 FP32 = ITEMSIZE["float32"]
-"""Bytes of what stays in fp32 whatever the dtype: latents, log-sum-exp, sums of norms."""
+"""Bytes of one element that stays in fp32 whatever the dtype: latents, log-sum-exp, sums of norms."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What is to be made, as far as cost and legality depend on it. Sizes in pixels and frames."""
+    """What is to be made, as far as cost and legality depend on it; sizes in pixels and frames."""
 
     width: int
     height: int
     frames: int
     steps: int
     guidance: float
-    """Of the first expert; above 1 it runs a second branch in every step."""
+    """Guidance scale of the first expert; above 1 every step runs a second branch."""
     guidance_2: float | None = None
-    """Of the second expert; None: as the first."""
+    """Guidance scale of the second expert; None means that of the first."""
     fps: int = 16
     image: bool = False
-    """It starts from a given picture."""
+    """Whether the clip starts from a given image."""
     last_image: bool = False
-    """It ends with one."""
+    """Whether the clip ends with a given image."""
     video: bool = False
-    """It continues a given video."""
+    """Whether the clip continues a given video."""
     encoded_frames: int = 0
-    """Frames of given video that the autoencoder encodes before denoising: 0, none, or 4 n + 1."""
+    """Conditioning frames that the autoencoder encodes before denoising: 0, or 4 n + 1."""
 
     @property
     def guidances(self) -> tuple[float, float]:
-        """Guidance of the first and the second expert."""
+        """Guidance scales of the first and the second expert."""
         return self.guidance, self.guidance if self.guidance_2 is None else self.guidance_2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything every rank must agree on before it starts; shapes of all messages follow from it."""
+    """Everything that all ranks must agree on before they start; the shapes of all messages follow from it."""
 
     facts: ModelFacts
     clip: Clip
     degrees: Degrees
     order: tuple[str, ...] = ()
-    """Every axis of the mesh once, slowest first; empty: the default order, which is filled in."""
+    """Every axis of the mesh once, slowest first; empty means the default order, which is filled in."""
     dtype: str = "bfloat16"
     patches: int | None = None
-    """PipeFusion: pieces of the sequence; None: as many as stages."""
+    """PipeFusion: pieces of the sequence; None means as many as stages."""
     warmup: int = 1
     """PipeFusion: synchronous steps at the start of every expert, at least one."""
     stages: tuple[int, ...] = ()
-    """PipeFusion: blocks of every stage; empty means as even as can be."""
+    """PipeFusion: blocks of every stage; empty means as even as possible."""
     text_lengths: tuple[int, ...] = ()
-    """Text tokens by branch; empty means as many as the facts say, in each."""
+    """Text tokens of every branch; empty means as many as the facts say in each."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", self.order or self.degrees.default_order)
@@ -87,39 +87,39 @@ class Plan:
 
     @cached_property
     def latent_shape(self) -> tuple[int, int, int, int]:
-        """(channels, frames, rows, columns)."""
+        """Shape of the clip's latents: (channels, frames, rows, columns)."""
         return self.facts.latent_shape(self.clip.width, self.clip.height, self.clip.frames)
 
     @property
     def state_size(self) -> int:
-        """Numbers of the latents, or of a prediction, on one rank: all of them as they are, or those of its tokens."""
+        """Elements of the state (latents or prediction) on one rank: all latents, or those of its own tokens."""
         if self.degrees.sequence * self.tokens.patches == 1:
             return math.prod(self.latent_shape)
         return self.tokens.local_size * self.facts.transformer.prediction_channels
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one number of the transformer's dtype."""
+        """Bytes of one element in the transformer's dtype."""
         return ITEMSIZE[self.dtype]
 
     @cached_property
     def branches(self) -> int:
-        """Guidance passes a step needs: with and without the prompt, or one."""
+        """Number of guidance branches of a step: 2 (with and without the prompt) or 1."""
         return self.facts.branches(self.clip.guidance)
 
     @cached_property
     def own_branches(self) -> int:
-        """Branches that one rank runs."""
+        """Number of guidance branches that one rank runs."""
         return -(-self.branches // self.degrees.cfg)
 
     @property
     def context_tokens(self) -> int:
-        """Tokens that cross-attention reads: the text's, and those of the pictures where they are embedded."""
+        """Tokens that cross-attention reads: those of the text, and those of embedded images."""
         return self.facts.text_tokens + self.picture_tokens
 
     @property
     def picture_tokens(self) -> int:
-        """Tokens of the embedded pictures, where there is an attention to them."""
+        """Tokens of the embedded images, where there is a cross-attention to them."""
         pictures = (self.clip.image + self.clip.last_image) * bool(self.facts.transformer.image_dim)
         return pictures * self.facts.image_tokens
 
@@ -142,7 +142,7 @@ class Plan:
         return self.stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
 
     def parallel(self) -> dict[str, str]:
-        """Degrees and what belongs to them, as flags and recipe keys; what is as usual is left out."""
+        """Degrees and their options as flags and recipe keys; default values are left out."""
         named = self.degrees.named()
         if self.degrees.pipefusion > 1:
             if self.stages:
@@ -167,13 +167,13 @@ class Plan:
 
     @cached_property
     def heads(self) -> tuple[int, int]:
-        """(query heads, K/V heads) of one rank before Ulysses splits them further."""
+        """Number of query heads and K/V heads of one rank before Ulysses splits them further."""
         transformer, tp = self.facts.transformer, self.degrees.tp
         return transformer.heads // tp, max(transformer.key_heads // tp, 1)
 
     @cached_property
     def attention_heads(self) -> tuple[int, int]:
-        """(query heads, K/V heads) that attention sees on one rank."""
+        """Number of query heads and K/V heads that attention sees on one rank."""
         heads, key_heads = self.heads
         split = self.degrees.over("heads")
         return heads // split, max(key_heads // split, 1)
