@@ -117,9 +117,9 @@ class Merge:
     """
 
     out: Tensor | None = None
-    """[B, S, H, D], float32; None before the first part."""
+    """The output so far, [B, S, H, D] float32; None before the first part."""
     lse: Tensor | None = None
-    """[B, S, H, 1], float32."""
+    """The log-sum-exp so far, [B, S, H, 1] float32."""
 
     def __init__(self, q_BSHD: Tensor) -> None:
         """Start without any part; q gives the shape and device of the result."""
