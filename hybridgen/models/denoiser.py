@@ -66,7 +66,7 @@ class Denoiser(ABC):
     @classmethod
     @abstractmethod
     def encoder(cls, plan: Plan, folder: Path, device: torch.device) -> Encoder:
-        """Load the encoders of the request's words and pictures, on rank 0 alone, which also frees them."""
+        """Load the encoders of the request's text and images, on rank 0 only, which also frees them."""
 
     @classmethod
     def prune(cls, expert: Any) -> None:
@@ -74,7 +74,9 @@ class Denoiser(ABC):
 
     @abstractmethod
     def condition(self, step: Step, now: Pass) -> Any:
-        """Inputs of the blocks and the head beside the tokens that run now; values that repeat are computed once."""
+        """Inputs of the blocks and the head in addition to the tokens that run now; values that repeat are computed
+        once.
+        """
 
     @abstractmethod
     def embed(self, x: Tensor, step: Step, now: Pass) -> Tensor:
@@ -129,7 +131,7 @@ class Denoiser(ABC):
         return attend(self.kernel, q, k[:, :num_keys], v[:, :num_keys])
 
     def attend_text(self, q: Tensor, text: KeyValue | None) -> list[Partial]:
-        """Attention of a rank's own queries to the text beside the sequence: one part more to merge, or none."""
+        """Attention of a rank's own queries to the text beside the sequence: one more part to merge, or none."""
         return [] if text is None else [attend(self.kernel, q, *text)]
 
     def local_attention(self, q: Tensor, k: Tensor, v: Tensor, text: KeyValue | None, now: Pass) -> Tensor:

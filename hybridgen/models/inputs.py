@@ -1,4 +1,4 @@
-"""The inputs of a request beside the noise: words and pictures, encoded on rank 0."""
+"""The inputs of a request besides the noise: text and images, encoded on rank 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridgen.plan.plan import Plan
 
 @dataclass
 class Inputs:
-    """Encoded words and pictures of one request, equal on every rank."""
+    """Encoded text and images of one request, equal on every rank."""
 
     text: list[Tensor]
     """For each branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""

@@ -65,9 +65,10 @@ class Slots:
     layers: range
     """The blocks that this rank runs. By default all; pipefusion sets those of its stage."""
     relay: Callable[[int, Callable[[], Tensor], Callable[[Tensor], Tensor]], None]
-    """Takes something beside the passes through all blocks once: how many tokens it has, what makes its hidden state
-    [1, n, D] for the first block, and what takes it through the blocks of this rank. pipefusion sends it from stage to
-    stage."""
+    """Takes something through all blocks once, apart from the passes. Arguments: its number of tokens, what makes its
+    hidden state [1, n, D] for the first block, and what runs it through this rank's blocks. pipefusion sends it from
+    stage to stage.
+    """
     predict: Callable[[Tensor, Step], list[Tensor]]
     """Makes the predictions of this rank's branches. pipefusion makes a whole step, patch by patch."""
     advance: Callable[[Tensor, list[Tensor], Step], Tensor]

@@ -26,16 +26,16 @@ from hybridgen.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Condition:
-    """Inputs of the blocks and the head beside the tokens, for one step and branch."""
+    """Inputs of the blocks and the head in addition to the tokens, for one step and branch."""
 
     embedded_time: Tensor
-    """[1, D], or [1, n, D] where every token has its own timestep."""
+    """Embedded time, [1, D], or [1, n, D] where every token has its own timestep."""
     time: Tensor
-    """[1, 3 D] or [1, n, 3 D]"""
+    """Time for the modulations, [1, 3 D] or [1, n, 3 D]."""
     text: Tensor
-    """[1, text tokens, text channels]"""
+    """Text embedding, [1, text tokens, text channels]."""
     rope: tuple[Tensor, Tensor]
-    """cos and sin, [n, 1, head_dim / 2] each"""
+    """Rotary tables cos and sin, [n, 1, head_dim / 2] each."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Given:
     """Conditioning frames at the start of the clip, in the form of x: each tensor broadcasts over it."""
 
     latents: Tensor
-    """Their latents; zeros elsewhere."""
+    """Latents of the given frames; zeros elsewhere."""
     where: Tensor
     """Mask, 1 for conditioning frames and 0 elsewhere: [1, 1, T, 1, 1] or [1, local, 1], fp32."""
 

@@ -61,7 +61,7 @@ class Guardrail:
     def checked(self, frames: Frames) -> Frames | None:
         """Check frames [T, H, W, 3] uint8: what may be shown of them, with faces blurred; None if nothing may.
 
-        Raises ValueError for anything but None or as many frames in the same form: a writer would make noise of it.
+        Raises ValueError if the checker returns neither None nor the same number of frames in the same form.
         """
         import numpy as np
 

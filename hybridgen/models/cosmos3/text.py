@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hybridgen.models.cosmos3.denoiser import Cosmos3
 
 Rope = tuple[Tensor, Tensor]
-"""cos and sin, [1, n, 1, head_dim] each, in the transformer's dtype."""
+"""Rotary tables cos and sin, [1, n, 1, head_dim] each, in the transformer's dtype."""
 
 EMBEDDING = "embed_tokens"
 PARTS = (

@@ -12,7 +12,7 @@ Config = dict[str, Any]
 TEXT_WIDTH = 32
 IMAGE_WIDTH = 32
 IMAGE_TOKENS = 17
-"""Tokens of one picture for the image encoder: 4 x 4 patches and the class token."""
+"""Tokens of one image for the image encoder: 4 x 4 patches and the class token."""
 QWEN_LAYERS = 2
 QWEN_WIDTH = 16
 DEFAULTS = RequestDefaults(width=64, height=64, frames=17, steps=4, guidance=4.0, fps=8, dtype="float32")

@@ -21,16 +21,16 @@ from hybridgen.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Condition:
-    """Inputs of the blocks and the head beside the tokens, for one step and branch."""
+    """Inputs of the blocks and the head in addition to the tokens, for one step and branch."""
 
     time: Tensor
-    """[1, 1, D], or [1, n, D] where every token has a timestep of its own"""
+    """Embedded time, [1, 1, D], or [1, n, D] where every token has its own timestep."""
     modulation: Tensor
-    """[1, 6, D], or [1, n, 6, D]"""
+    """Modulations, [1, 6, D] or [1, n, 6, D]."""
     text: Tensor
-    """[1, text tokens, D]"""
+    """Text embedding, [1, text tokens, D]."""
     rope: tuple[Tensor, Tensor]
-    """cos and sin, [1, n, 1, head_dim] each"""
+    """Rotary tables cos and sin, [1, n, 1, head_dim] each."""
 
 
 class WanSelfAttention(SelfAttention):

@@ -60,7 +60,7 @@ def transformer(folder: Folder, index: Config) -> WanTransformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """Further facts: how a Wan checkpoint uses pictures, and its defaults.
+    """Further facts: how a Wan checkpoint uses images, and its defaults.
 
     With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with an image or without. Otherwise the transformer may
     read an embedding of the first image, and of the last if it has positions for both.

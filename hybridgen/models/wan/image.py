@@ -38,7 +38,7 @@ class ImageAttention(WanTextAttention):
 
 
 class WanPictures(Wan):
-    """Base of the models that start from pictures: the frames that the autoencoder encodes."""
+    """Base of the models that start from images: the frames that the autoencoder encodes."""
 
     def frames_to_encode(self, pictures: list[Any]) -> Tensor:
         """Frames to encode: the first image, grey (zeros) where nothing is known, and the last image if it is given."""
@@ -53,7 +53,7 @@ class WanPictures(Wan):
 
 
 class WanImage(WanPictures):
-    """Wan image-to-video: condition and mask are channels beside the latents; Wan 2.1 sees CLIP's embedding, too."""
+    """Wan image-to-video: condition and mask are channels next to the latents; Wan 2.1 also reads CLIP's embedding."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         self._pictures: dict[int, Tensor] = {}

@@ -14,7 +14,7 @@ from hybridgen.plan.facts import ModelFacts, RequestDefaults
 
 WAN_14B = WanTransformer(layers=40, heads=40, head_dim=128, ffn=13824, text_dim=4096)
 WAN_14B_IMAGE = replace(WAN_14B, in_channels=36)
-"""It reads the noise, the latents of the given frames, and a mask of four channels that says which they are."""
+"""Wan 14B that reads the noise, the latents of the given frames, and a mask of four channels for these."""
 WAN_1_3B = WanTransformer(layers=30, heads=12, head_dim=128, ffn=8960, text_dim=4096)
 WAN_5B = WanTransformer(
     layers=30, heads=24, head_dim=128, ffn=14336, text_dim=4096, in_channels=48, out_channels=48, token_time=True
