@@ -53,10 +53,11 @@ class Strategy:
     traffic: Callable[[Plan, int], Iterable[Message]] = no_traffic
     """Every message that a rank sends in one request, to the byte."""
     memory: Callable[[Plan, int], Iterable[Term]] = no_memory
-    """Memory that a rank needs beside the model itself."""
+    """Memory that a rank needs in addition to the model."""
     choices: Callable[[Degree, Plan, int], Iterable[Value]] | None = None
-    """(degree, plan, ranks) -> values of a degree that the planner tries, in this order. They divide the number of
-    ranks, which is what other degrees leave; the plan has the degrees that were chosen before. None: all divisors."""
+    """Function of (degree, plan, ranks) to the values that the planner tries, in order. They divide `ranks`, the number
+    that other degrees leave; the plan has the degrees chosen before. None means all divisors.
+    """
     options: tuple[Setting, ...] = ()
     """Whole numbers above 0 that can be set in addition to the degrees; each is a field of Plan."""
     shorthands: tuple[Shorthand, ...] = ()

@@ -163,8 +163,8 @@ def at_work(plan: Plan) -> Iterator[Work]:
 def memory(plan: Plan, rank: int) -> Iterator[Term]:
     """Estimated tensors of decoding and encoding without the weights, also where one rank works alone.
 
-    Remembered frames, and work: about as much as so many inputs of the largest convolution. What kernels copy is not
-    in it. The first rank holds the whole video that is encoded.
+    These are remembered frames, and inputs of the largest convolution. Copies of kernels are left out. The first rank
+    holds the whole video that is encoded.
     """
     own = _own_latent(plan, rank)
     if own is None:

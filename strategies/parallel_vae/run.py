@@ -23,7 +23,7 @@ from hybridgen.strategies.parallel_vae.rules import NAME, pixel_shape, split_dim
 def scatter(strip: Strip, x: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Hand out strips of latents or pixels [1, C, T, H, W], fp32, from the group's first rank; x is None elsewhere.
 
-    One strip after the other, so that no more than one copy is held beside x.
+    Strips are sent one after the other, so that only one copy is held in addition to x.
     """
     scale = shape[strip.dim] // sum(strip.sizes)
     lengths = [scale * size for size in strip.sizes]
