@@ -90,7 +90,7 @@ def read(file: Path, kind: Kind) -> Source:
 
 
 def _unreadable(file: Path, kind: Kind, error: Exception) -> RequestError:
-    """The error of a file that is not there, is no YAML, or is too large."""
+    """The error of a file that is missing, not YAML, or too large."""
     if (mark := getattr(error, "problem_mark", None)) is not None:
         place = Place(str(file), mark.line + 1, mark.column + 1)
         problem = f"is not YAML: {getattr(error, 'problem', '')}"
