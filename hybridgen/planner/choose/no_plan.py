@@ -107,7 +107,7 @@ def _no_plan(ask: Ask) -> RequestError:
 
 
 def _with_others(ask: Ask, broken: RequestError) -> RequestError:
-    """The error with the plans for as many GPUs that are most like the given degrees and keep the limits.
+    """The error with the plans for this many GPUs that are most like the given degrees and keep the limits.
 
     If there are none, the error says so, and what would do without the given degrees.
     """

@@ -31,8 +31,8 @@ class Hosts(NamedTuple):
 def spread(ranks: int, per_node: int, domain: int = 1) -> Hosts:
     """Spread ranks evenly over hosts, so that one command starts them all: the largest share that divides them.
 
-    Hosts of a wider domain must find room in as many domains as full ones would take. Where only one rank a host would
-    be even, hosts are filled.
+    Hosts of a wider domain must fit into as many domains as full ones would take. Where an even spread would leave one
+    rank per host, hosts are filled.
     """
     most = -(-ranks // domain) * (domain // per_node) if domain > per_node else ranks
     full = min(ranks, per_node)

@@ -68,9 +68,9 @@ def link(hardware: Hardware, where: Span) -> Link:
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
     """Seconds of one message in which a rank sends `size` bytes.
 
-    Every GPU has an adapter of its own. What leaves the domain goes through it, beside what stays inside, or on a
-    shared bus after it; a gather or a reduction sends every byte to another domain once, through the adapters of all
-    ranks that stand together, and spreads it inside.
+    Every GPU has its own adapter. What leaves the domain goes through it, at the same time as what stays inside, or on
+    a shared bus after that. A gather or a reduction sends every byte to another domain once, through the adapters of
+    all ranks that stand together, and spreads it inside.
     """
     by = link(hardware, where)
     if collective == "p2p":

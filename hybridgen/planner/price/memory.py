@@ -1,9 +1,9 @@
 """Bytes a rank needs, by component and phase, from the plan alone. No torch.
 
-What is held when follows engine/worker.py: rank 0 encodes the text and frees the encoder before the transformers are
-loaded; transformers and VAE are loaded together and stay; a weight is read and placed one tensor at a time, so loading
-peaks no higher than what it leaves. Before denoising ("condition") given video is encoded, and a text with weights of
-its own is read; they are given up before the others are loaded.
+The phases follow engine/worker.py. Rank 0 encodes the text and frees the encoder before the transformers are loaded.
+Transformers and VAE are loaded together and stay. Weights are read and placed one tensor at a time, so loading peaks no
+higher than what it leaves. Before denoising ("condition") conditioning frames are encoded, and a text stream with
+weights of its own is read; these weights are freed before the others are loaded.
 """
 
 from __future__ import annotations
