@@ -25,7 +25,7 @@ class Job:
     plan: Plan
     kernel: Kernel
     device: str
-    """"cuda" or "cpu"."""
+    """The device of the ranks: "cuda" or "cpu"."""
     prompt: str
     negative_prompt: str
     seed: int

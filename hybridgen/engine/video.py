@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hybridgen.distributed.files import take_name, written_whole
 
 Frames = NDArray[np.uint8]
-"""[t, H, W, 3]"""
+"""Frames of a clip as an array [t, H, W, 3]."""
 
 
 class VideoWriter:
