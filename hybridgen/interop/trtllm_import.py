@@ -1,7 +1,7 @@
 """A configuration file of TensorRT-LLM VisualGen, of either generation of keys, as a recipe. No torch.
 
-Current keys: parallel_config{cfg_size}, attention_config. Older ones: parallel{dit_cfg_size}, attention. What changes
-the picture or the speed there and has no counterpart here is named in the warnings and in the recipe's notes.
+Current keys: parallel_config{cfg_size}, attention_config. Older ones: parallel{dit_cfg_size}, attention. Settings that
+change the clip or the speed there and have no counterpart here are named in the warnings and in the recipe's notes.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _whole(value: Any, key: tuple[str, ...], file: Source) -> int:
 
 
 def _order(text: str | None) -> list[str] | None:
-    """["cfg", "tp", "ring", "row", "col", "ulysses"] from "cfg-tp-cp-ulysses", which is the order here as well."""
+    """Read "cfg-tp-cp-ulysses" as ["cfg", "tp", "ring", "row", "col", "ulysses"], in the same order."""
     if text in (None, "cfg-tp-cp-ulysses"):
         return None
     return [axis for part in str(text).split("-") for axis in ORDER.get(part, [part])]
