@@ -31,9 +31,9 @@ def peers() -> dict[str, tuple[str, str]]:
 
 
 def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
-    """The fields of a recipe's sections that were given, as words of a command.
+    """Given fields of a recipe's sections as words of a command.
 
-    `instead` are other values for some of them, by name; None leaves one out.
+    `instead` are other values for some fields, by name; None leaves one out.
     """
     found: list[str] = []
     for section, name, item in recipe.options():

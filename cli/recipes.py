@@ -188,7 +188,7 @@ def check(
 
 
 def _rewrite(path: Path) -> None:
-    """Bring a file into canonical form; what is wrong with one that cannot be is told by the check."""
+    """Rewrite a file in canonical form; a file that cannot be rewritten is left to the check."""
     from hybridgen.recipe.check import fixed
 
     with suppress(RequestError, OSError):
@@ -199,7 +199,7 @@ def _rewrite(path: Path) -> None:
 
 
 def _as_data(fault: RequestError) -> dict[str, Any]:
-    """A fault as data: file, line and column beside the parts of every error."""
+    """A fault as data: file, line and column in addition to the parts of every error."""
     data = fault.as_data()
     return {**data.pop("place"), **data, "message": fault.remark}
 

@@ -21,7 +21,7 @@ PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     str: (str, r"(?s).*"),
     Path: (Path, r"(?s).+"),
 }
-"""By type of a flag: what reads its values, and those that are plain."""
+"""Readers of plain values, and the values that are plain, by type of a flag."""
 
 
 class _Plain:

@@ -1,4 +1,4 @@
-"""The picture of hybridgen plan --plot: how the best plan scales, and what plans spend their time on."""
+"""The plot of hybridgen plan --plot: how the best plan scales, and what plans spend their time on."""
 
 from __future__ import annotations
 
