@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.engine import calibrate
+from hybridgen.models import catalogue
 from hybridgen.planner.hardware.calibration import UNITS
 from hybridgen.planner.hardware.lookup import find
 
@@ -41,22 +43,29 @@ def test_one_rank_has_nothing_to_exchange(quick: None, tmp_path: Path) -> None:
     assert find(str(file)).inside == find("cpu").inside
 
 
-def test_a_calibration_follows_the_machine(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that does its work four times is found to be slower, and nothing else is."""
-    from hybridgen.models import catalogue
-
+def test_a_calibration_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that takes four times as long is found to be slower, and nothing else is. By a clock of its own."""
     settings = calibrate.Settings(catalogue.find("demo"), "float32", "cpu", 1, 1024)
-    before = calibrate.run(settings)
-    attention = calibrate.Block.attention
+    clock = 0.0
 
-    def slow(self: calibrate.Block) -> None:
-        for _ in range(4):
-            attention(self)
+    def takes(seconds: float) -> Callable[[Any], None]:
+        def work(_: Any) -> None:
+            nonlocal clock
+            clock += seconds
 
-    monkeypatch.setattr(calibrate.Block, "attention", slow)
-    after = calibrate.run(settings)
-    attention_left, matmul_left = (after[name].value / before[name].value for name in ("attention", "matmul"))
-    assert attention_left < 0.7 * matmul_left  # both, since other processes slow both
+        return work
+
+    def calibrated(attention: float) -> dict[str, float]:
+        work = {"attention": attention, "matmul": 2.0, "run": attention + 4.0, "run_few": 0.1, "step": 0.1}
+        for name, seconds in work.items():
+            monkeypatch.setattr(calibrate.Block, name, takes(seconds))
+        return {name: figure.value for name, figure in calibrate.run(settings).items()}
+
+    monkeypatch.setattr(calibrate, "_now", lambda _: clock)
+    before, after = calibrated(1.0), calibrated(4.0)
+    assert after["attention"] == pytest.approx(before["attention"] / 4)
+    for name in before.keys() - {"attention"}:
+        assert after[name] == pytest.approx(before[name]), name
 
 
 @pytest.mark.parametrize(
