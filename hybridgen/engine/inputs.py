@@ -93,7 +93,7 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
 
     path = Path(name).expanduser().absolute()
     frames, count = _last_frames(name, path, facts.video_frames or clip.frames)
-    if count < max(facts.video_frames, 1):
+    if count < (facts.video_frames or 1):
         problem = f"has {count} frame{'s' * (count != 1)}, and {facts.name} continues {facts.video_frames or 1}"
         near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
         raise RequestError("video", "video", name, problem, near)

@@ -41,14 +41,14 @@ class TransformerFacts(ABC):
     head_dim: int
     ffn: int
     text_dim: int
-    kv_heads: int = 0
-    """Key/value heads; 0 means as many as query heads."""
+    kv_heads: int | None = None
+    """Key/value heads; None means as many as query heads."""
     in_channels: int = 16
     out_channels: int = 16
     patch: tuple[int, int, int] = (1, 2, 2)
     freq_dim: int = 256
-    width: int = 0
-    """Channels of the hidden state; 0 means heads x head_dim."""
+    width: int | None = None
+    """Channels of the hidden state; None means heads x head_dim."""
     gated: bool = False
     """The feed-forward layer has a third matrix that gates (SwiGLU)."""
     biases: bool = True
@@ -56,8 +56,8 @@ class TransformerFacts(ABC):
     adaln: int = 0
     """Channels between the two layers that modulate each norm (AdaLN-LoRA); 0: a table for all tokens, or nothing."""
     cross_attention: bool = True
-    text_width: int = 0
-    """Channels of the text that blocks read; 0 means as many as the hidden state has."""
+    text_width: int | None = None
+    """Channels of the text that blocks read; None means as many as the hidden state has."""
     text_stream: Literal["", "joint", "own"] = ""
     """How text takes part in self-attention: "" not at all, "joint" as tokens that run through every block in every
     step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
@@ -76,7 +76,7 @@ class TransformerFacts(ABC):
     image_positions: int = 0
     """Learned positions of the image embedding, in tokens (where two pictures are told apart)."""
 
-    given_params: int = 0
+    given_params: int | None = None
     """Parameters of the whole transformer, where they are not to be counted from the rest."""
 
     @cached_property
@@ -145,7 +145,7 @@ class TransformerFacts(ABC):
     @cached_property
     def params(self) -> int:
         """Parameters of the whole transformer."""
-        if self.given_params:
+        if self.given_params is not None:
             return self.given_params
         return self.outer_params + self.layers * self.block_params
 
@@ -193,8 +193,8 @@ class ModelFacts:
     """It makes pictures: clips of one frame."""
     video: bool = False
     """Whether a clip may continue a given video instead of starting from a picture."""
-    video_frames: int = 0
-    """How many frames are taken from the end of such a video; 0: as many as the clip has, if there are so many."""
+    video_frames: int | None = None
+    """How many frames are taken from the end of such a video; None: as many as the clip has, if there are so many."""
     encodes: Literal["", "first", "all"] = ""
     """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
     image_tokens: int = 0

@@ -138,8 +138,9 @@ class Plan:
 
     @cached_property
     def stage_sizes(self) -> tuple[int, ...]:
-        """Blocks of every PipeFusion stage."""
-        return self.stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
+        """Blocks of every PipeFusion stage; without PipeFusion one stage has them all."""
+        stages = self.stages if self.degrees.pipefusion > 1 else ()
+        return stages or tuple(split_rows(self.facts.transformer.layers, self.degrees.pipefusion))
 
     def parallel(self) -> dict[str, str]:
         """Degrees and their options as flags and recipe keys; default values are left out."""

@@ -39,6 +39,9 @@ OF_REQUEST = {key: key for key in ("frames", "steps", "guidance", "fps", "dtype"
 """Fields of the request's section by key of the file."""
 USUAL = {"layers": 40, "heads": 40, "head_dim": 128, "ffn": 13824, "text_dim": 4096, "max_positions": 2**20, "name": ""}
 """Values of Wan for fields without a default, or with another one."""
+OPEN = ("kv_heads", "width", "text_width", "params")
+"""Keys that follow from others unless they are given; 0 leaves them open, too."""
+USUAL |= dict.fromkeys(OPEN, 0)
 NEEDED = ("layers", "heads", "head_dim", "ffn")
 MAY_BE_ZERO = ("text_tokens", "text_params")
 """Keys that may be 0 although their default is not."""
@@ -67,7 +70,7 @@ def read(path: Path) -> ModelFacts:
     given: dict[str, dict[str, Any]] = {"model": {}, "transformer": {}, "vae": {}, "request": {}}
     for name, key in keys().items():
         if (value := getattr(values, name)) is not None:
-            given[key.section][key.field] = value
+            given[key.section][key.field] = None if name in OPEN and value == 0 else value
     if values.size is not None:
         given["request"]["width"], given["request"]["height"] = _size(file, values.size)
     usual = {"text_dim": USUAL["text_dim"], "max_positions": USUAL["max_positions"]}

@@ -196,7 +196,7 @@ def continues_video(request: Request, facts: ModelFacts, frames: int) -> bool:
     if request.image is not None:
         problem, near = f"excludes --image {request.image}", "--video alone"
         raise RequestError("video-and-image", "video", request.video, problem, near, [{"image": None}])
-    if frames < facts.video_frames:
+    if facts.video_frames is not None and frames < facts.video_frames:
         problem = (
             f"is less than the {facts.video_frames} frames that {facts.name} takes over from --video {request.video}"
         )

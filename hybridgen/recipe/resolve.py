@@ -170,7 +170,7 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
     if heads < 1 or inner % heads:
         problem = f"does not divide the {inner} channels of attention of {facts.name}"
         raise not_legal("heads", "heads", heads, problem, divisors(inner))
-    return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=0))
+    return replace(facts, transformer=replace(facts.transformer, heads=heads, head_dim=inner // heads, kv_heads=None))
 
 
 def check_count(flag: str, value: int) -> None:

@@ -155,6 +155,13 @@ def test_branches_without_cfg_run_one_after_another() -> None:
     assert both == pytest.approx(2 * single, rel=1e-9)
 
 
+def test_one_gpu_has_one_stage_whatever_stages_are_listed() -> None:
+    plan = wan(pipefusion=4)
+    uneven = replace(plan, stages=(8, 10, 12, 10))
+    assert cost.one_gpu_seconds(uneven, RACK) == cost.one_gpu_seconds(plan, RACK)
+    assert replace(uneven, degrees=Degrees()).stage_sizes == (40,)
+
+
 def test_only_ring_hides_bytes_behind_attention() -> None:
     """Twice the bandwidth changes nothing for a ring whose hops are hidden, and halves what others wait for."""
     fast = replace(RACK, inside=replace(RACK.inside, bandwidth=RACK.inside.bandwidth.times(2, "")))

@@ -51,7 +51,7 @@ class CosmosTransformer(TransformerFacts):
     def outer_params(self) -> int:
         d = self.hidden
         embed, head = self.patch_channels * d, d * self.prediction_channels
-        text = (self.text_dim + 1) * self.text_width if self.text_dim != self.text_width else 0
+        text = (self.text_dim + 1) * self.text_width if self.text_width not in (None, self.text_dim) else 0
         return embed + head + 4 * d * d + d + 3 * self.adaln * d + text
 
     def most_held(self, s: Sizes) -> tuple[int, int]:
