@@ -197,3 +197,10 @@ def test_a_change_of_flags_is_made_in_place() -> None:
     assert shlex.join(changed(command, {"ulysses": "8"})) == "hybridgen run --cfg 2 --ulysses 8 -p 'a b'"
     assert changed(["run", "--ring", "2"], {"ring": None, "tp": "2"}) == ["run", "--tp", "2"]
     assert RequestError("x", "", None, "y", tries=[{"cfg": "2"}]).lines()[-1] == "  try:  --cfg 2"
+
+
+@pytest.mark.parametrize("flag", ["--prompt", "--negative-prompt"])
+def test_words_that_are_no_utf_8_are_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a shell hands over bytes of another encoding; in a dry run as well."""
+    assert call(["run", "--model", "demo", "-p", "x", flag, "a\udcff", "--dry-run"]) == 2
+    assert capsys.readouterr().err == f"error[prompt]: {flag}: is not valid UTF-8\n"
