@@ -40,7 +40,7 @@ OTHERS = {
     "import-unreadable": READING,
     "import-value": IMPORT,
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
-    "plot": "Pictures are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
+    "plot": "Plots are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "prompt": READING,
     "quantity": READING,
     "ranks": "More ranks than any machine room has; most likely a typing error.",

@@ -18,7 +18,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term, shared_messages
 from hybridgen.strategies.strategy import Strategy
 
-# The table: one line a strategy, in the order of application.
+# The table: one line per strategy, in the order of application.
 # isort: off
 from hybridgen.strategies.tp.rules import STRATEGY as tp
 from hybridgen.strategies.ring.rules import STRATEGY as ring

@@ -20,7 +20,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v")
 
 RULES = {
-    "image": "A picture is any file that Pillow opens: PNG, JPEG, WebP and others.",
+    "image": "An image is any file that Pillow opens: PNG, JPEG, WebP and others.",
     "video": "Videos are read through ffmpeg: mp4, mov, webm and others. Their frame rate changes nothing.",
 }
 
@@ -124,7 +124,7 @@ def _last_frames(name: str, path: Path, keep: int) -> tuple[list[Any], int]:
 
 def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:
     """Raise RequestError (image-missing) if the clip needs an image that is not given."""
-    what = "between two pictures" if facts.last_image == "must" else "from a picture"
+    what = "between two images" if facts.last_image == "must" else "from an image"
     what += " or a video (--video)" if facts.video else ""
     for flag, given, needed in (
         ("image", request.image, clip.image),
@@ -132,7 +132,7 @@ def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:
     ):
         if needed and given is None:
             problem = f"is missing, and {facts.name} makes clips {what}"
-            raise RequestError("image-missing", flag, None, problem, tries=[{flag: "picture.png"}])
+            raise RequestError("image-missing", flag, None, problem, tries=[{flag: "image.png"}])
 
 
 def describe_inputs(files: Conditioning, encoded_frames: int) -> list[str]:

@@ -116,7 +116,7 @@ def encode_frames(rank: Rank, model: Denoiser) -> Tensor | None:
     job = rank.job
     if not job.plan.clip.encoded_frames or not rank.mesh.is_on("vae"):
         return None
-    with rank.stage("encode the picture", "encode"):
+    with rank.stage("encode the image", "encode"):
         moments = model.slots.encode(
             model.frames_to_encode(list(job.inputs.images)).to(rank.device) if rank.first else None
         )

@@ -90,8 +90,8 @@ def _given(recipe: Recipe, plan: Plan) -> list[str]:
     """Conditioning inputs of the clip in words, with their files if they are named."""
     clip, request = plan.clip, recipe.request
     kinds = (
-        (clip.image, "picture", request.image),
-        (clip.last_image, "last picture", request.last_image),
+        (clip.image, "image", request.image),
+        (clip.last_image, "last image", request.last_image),
         (clip.video, "video", request.video),
     )
-    return [f"{kind} {name}" if name else f"a {kind}" for needed, kind, name in kinds if needed]
+    return [f"{kind} {name}" if name else f"the {kind}" for needed, kind, name in kinds if needed]

@@ -207,7 +207,7 @@ def _left_out(content: dict[str, Any], backend: str) -> list[str]:
         "quantised attention": attention.get("quant_attention_config") or attention.get("sage_attention_config"),
         f"the kernel {backend}; one is chosen here": backend not in ("", *KERNELS),
         "offloading; nothing is offloaded here": _enabled(content.get("cpu_offload_config")),
-        "a LoRA adapter, which changes the picture": content.get("runtime_lora_config"),
+        "a LoRA adapter, which changes the clip": content.get("runtime_lora_config"),
         "pipeline settings": content.get("pipeline_config"),
         "CUDA graphs": _enabled(content.get("cuda_graph_config")),
         "torch.compile": _enabled(content.get("torch_compile_config")),

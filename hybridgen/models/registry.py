@@ -6,7 +6,7 @@ from __future__ import annotations
 from hybridgen.models.family import Family
 from hybridgen.plan.facts import ModelFacts
 
-# The table: one line a family, in the order in which models are listed.
+# The table: one line per family, in the order in which models are listed.
 # isort: off
 from hybridgen.models.wan.family import FAMILY as wan
 from hybridgen.models.cosmos.family import FAMILY as cosmos

@@ -13,14 +13,14 @@ from hybridgen.recipe.fields import Request
 
 RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
-    "size": "The VAE and the transformer's patches divide the picture into cells of this many pixels.",
+    "size": "The VAE and the transformer's patches divide a frame into cells of this many pixels.",
     "one-frame": "Text-to-image checkpoints were trained on single frames.",
-    "image-missing": "A checkpoint that was trained to continue a picture or a video knows no clip without one; some "
-    "need the last picture, too.",
-    "image-unused": "Checkpoints for text alone have no input for a picture; others make it the first frame of a clip.",
-    "last-image-unused": "A last picture needs a checkpoint that has a place for it, and a frame of its own.",
-    "video-unused": "Only some pipelines continue a video; a picture is what others start from.",
-    "video-and-image": "A clip starts from a picture or continues a video; with both, the stock pipelines drop one.",
+    "image-missing": "A checkpoint that was trained to continue an image or a video makes no clip without one; some "
+    "need the last image, too.",
+    "image-unused": "Checkpoints for text only have no input for an image; others make it the first frame of a clip.",
+    "last-image-unused": "A last image needs a checkpoint that has an input for it, and a frame of its own.",
+    "video-unused": "Only some pipelines continue a video; others start from an image.",
+    "video-and-image": "A clip starts from an image or continues a video; with both, the stock pipelines drop one.",
     "video-frames": "The frames that are taken over from a video are part of the clip, and some must be left to make.",
     "positions": "The rotary tables of a model hold so many positions along time, height and width.",
     "guidance-2": "The second scale is for the low-noise expert, and only where guidance is on.",
@@ -162,7 +162,7 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
 def _check_image(image: str, facts: ModelFacts, frames: int) -> None:
     """Raise RequestError (image-unused) for a picture that the model has no use for."""
     if not facts.image:
-        made = "pictures" if facts.one_frame else "clips"
+        made = "images" if facts.one_frame else "clips"
         problem = f"is not supported: {facts.name} makes {made} from text only"
         raise _unused("image", image, problem, _models_that_take("image", facts))
     if facts.image == "may" and frames == 1:

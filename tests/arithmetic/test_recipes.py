@@ -148,7 +148,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "published  denoise 179.96 s; on gb200 with TensorRT-LLM VisualGen" in out
     assert "run        hybridgen run --recipe wan22-t2v-720p-2gpu -p" in out
     assert call(["recipes", "show", "wan22-i2v-720p-8gpu"]) == 0
-    assert "--recipe wan22-i2v-720p-8gpu --image picture.png -p" in capsys.readouterr().out
+    assert "--recipe wan22-i2v-720p-8gpu --image image.png -p" in capsys.readouterr().out
 
 
 def test_an_error_is_data_for_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

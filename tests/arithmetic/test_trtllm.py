@@ -44,7 +44,7 @@ def test_the_trtllm_text() -> None:
     assert "40 steps, guidance 4, low-noise expert 3, seed 7" in made.warnings[0]
     assert yaml.safe_load(exported(trtllm).text)["attention_config"] == {"backend": "VANILLA"}
     pictured = exported(trtllm, model="wan2.2-i2v", last_image="b.png")  # it needs a first one, too
-    assert pictured.warnings[0].endswith(", a picture, last picture b.png")
+    assert pictured.warnings[0].endswith(", the image, last image b.png")
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,8 @@ def test_clips_are_those_of_the_pipelines() -> None:
 
 def test_models_from_pictures_are_planned_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan --model wan2.2-i2v --gpus 8 --hardware h200".split()) == 0
-    assert "--image picture.png -p" in capsys.readouterr().out
+    assert "--image image.png -p" in capsys.readouterr().out
     assert call("plan --model wan2.2-i2v --gpus 8 --hardware h200 --image cat.jpg".split()) == 0
     out = capsys.readouterr().out
-    assert "--image cat.jpg" in out and "picture.png" not in out
+    assert "--image cat.jpg" in out and "image.png" not in out
     assert plan_of("wan2.2-i2v").clip.encoded_frames == 81

@@ -21,7 +21,7 @@ from hybridgen.strategies.registry import Degrees
 
 RULES = {
     "memory": "Every GPU must hold its part of the weights, the activations of its tokens, and what is exchanged, or "
-    "decode its strip of the picture, whichever is more. Sequence parallelism shards no weights; tp, pipefusion do.",
+    "decode its strip of the frames, whichever is more. Sequence parallelism shards no weights; tp, pipefusion do.",
     "max-time": "The fastest plan is predicted to take longer than --max-time allows.",
     "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
 }

@@ -112,7 +112,7 @@ def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
 
 def input_flags(plan: Plan, request: Request) -> list[str]:
     """Flags of run for the prompt, and for images that the model needs and that are not given yet."""
-    first = ["--image", "picture.png"] if plan.clip.image and request.image is None else []
+    first = ["--image", "image.png"] if plan.clip.image and request.image is None else []
     last = ["--last-image", "last.png"] if plan.clip.last_image and request.last_image is None else []
     return [*first, *last, "-p", request.prompt or plan.facts.defaults.example]
 
