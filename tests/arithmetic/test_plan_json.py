@@ -77,6 +77,14 @@ def test_all_axes_fixed_price_exactly_that_plan(plan: Any) -> None:
     assert "error[cfg-guidance]" in plan("--gpus 8 --cfg 2 --ulysses 4 --guidance 1", code=2)
 
 
+def test_one_gpu_takes_as_long_whatever_the_stages(plan: Any) -> None:
+    alone = {
+        json.loads(plan(f"--gpus 16 --model wan2.1 --pipefusion {stages} --json"))["one_gpu_denoise_s"]
+        for stages in ("4", "4:8,10,12,10")
+    }
+    assert len(alone) == 1
+
+
 def test_a_model_of_one_s_own(plan: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
