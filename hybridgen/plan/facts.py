@@ -12,7 +12,7 @@ from hybridgen.plan.autoencoder import VaeFacts
 
 
 class Sizes(NamedTuple):
-    """Numbers of one token on a rank; tp divides a, k and f."""
+    """Elements per token on a rank; tp divides a, k and f."""
 
     d: int
     """Channels of the hidden state."""
@@ -50,9 +50,9 @@ class TransformerFacts(ABC):
     width: int | None = None
     """Channels of the hidden state; None means heads x head_dim."""
     gated: bool = False
-    """The feed-forward layer has a third matrix that gates (SwiGLU)."""
+    """Whether the feed-forward layer has a third matrix that gates (SwiGLU)."""
     biases: bool = True
-    """Linear layers of the blocks have biases."""
+    """Whether the linear layers of the blocks have biases."""
     adaln: int = 0
     """Channels between the two layers that modulate each norm (AdaLN-LoRA); 0: a table for all tokens, or nothing."""
     cross_attention: bool = True
@@ -63,21 +63,21 @@ class TransformerFacts(ABC):
     step (HunyuanVideo, CogVideoX), "own" through weights of its own, once a prompt (mixture of transformers,
     Cosmos3)."""
     vocabulary: int = 0
-    """Words of such a stream, which have an embedding and an output layer."""
+    """Vocabulary of a text stream with weights of its own: words with an embedding and an output layer."""
     max_positions: int = 1024
     """Positions along time, height and width that the rotary tables hold, in tokens."""
 
     head_norm: bool = False
-    """Queries and keys are normed head by head; otherwise over all heads at once, which tp must add up."""
+    """Whether queries and keys are normed head by head; otherwise over all heads at once, which tp must add up."""
     token_time: bool = False
-    """Every token has a timestep of its own, and so a modulation (given frames are clean already)."""
+    """Whether every token has a timestep and a modulation of its own (conditioning frames are clean already)."""
     image_dim: int = 0
-    """Channels of the image embedding that a second cross-attention reads; 0: there is none."""
+    """Channels of the image embedding that a second cross-attention reads; 0 means there is none."""
     image_positions: int = 0
-    """Learned positions of the image embedding, in tokens (where two pictures are told apart)."""
+    """Learned positions of the image embedding, in tokens, where a first and a last image are told apart."""
 
     given_params: int | None = None
-    """Parameters of the whole transformer, where they are not to be counted from the rest."""
+    """Parameters of the whole transformer, where they are given and not counted from its shape."""
 
     @cached_property
     def hidden(self) -> int:
@@ -101,7 +101,7 @@ class TransformerFacts(ABC):
     def matrix_params(self) -> int:
         """Parameters of the matrices of one block that every video token is multiplied with in every step.
 
-        K and V of the text's cross-attention are not among them: they are computed once.
+        The matrices for K and V of the text's cross-attention are left out: they are used once.
         """
         d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
         cross = 2 * d * queries if self.cross_attention else 0
@@ -135,7 +135,7 @@ class TransformerFacts(ABC):
 
     @abstractmethod
     def most_held(self, s: Sizes) -> tuple[int, int]:
-        """Numbers a token in a block at its fullest, and those among them that say what time each token has.
+        """Elements per token at the fullest moment of a block, and those of times and modulations among them.
 
         Counted for eager execution. A caller keeps the hidden state that it gave to a block until the block is done,
         and a block what it has a name for: its last norm, what attention gave. In a model of 16 bits some steps make
@@ -152,7 +152,7 @@ class TransformerFacts(ABC):
 
 @dataclass(frozen=True)
 class RequestDefaults:
-    """What is generated when nothing is said. Guidance above 1 runs a second branch."""
+    """What is generated where a request leaves it open. Guidance above 1 runs a second branch."""
 
     width: int = 1280
     height: int = 720
@@ -179,34 +179,34 @@ class ModelFacts:
     transformer: TransformerFacts
     vae: VaeFacts
     revision: str | None = None
-    """Commit on the hub; None: the newest, or what is on this machine."""
+    """Commit on the hub; None means the newest, or what is on this machine."""
     experts: int = 1
     boundary: float | None = None
     """Noise level at which the second expert takes over (share of the training timesteps)."""
     text_tokens: int = 512
     text_params: int = 5_680_000_000
     image: Literal["", "may", "must"] = ""
-    """Whether a clip starts from a picture: never, if one is given, or always."""
+    """Whether a clip starts from an image: never, if one is given, or always."""
     last_image: Literal["", "may", "must"] = ""
-    """Whether it ends with a given picture, too."""
+    """Whether a clip may also end with a given image: never, if one is given, or always."""
     one_frame: bool = False
-    """It makes pictures: clips of one frame."""
+    """Whether the model makes images: clips of one frame."""
     video: bool = False
-    """Whether a clip may continue a given video instead of starting from a picture."""
+    """Whether a clip may continue a given video instead of starting from an image."""
     video_frames: int | None = None
     """How many frames are taken from the end of such a video; None: as many as the clip has, if there are so many."""
     encodes: Literal["", "first", "all"] = ""
-    """What the autoencoder encodes where a picture is given: nothing, the picture, or a clip of full length."""
+    """What the autoencoder encodes where an image is given: nothing, the image, or a clip of full length."""
     image_tokens: int = 0
-    """Tokens of the embedding of one picture, beside the text."""
+    """Tokens of the embedding of one image, in addition to the text."""
     image_params: int = 0
-    """Parameters of its encoder."""
+    """Parameters of the image encoder."""
     pads: bool = False
-    """Latents are padded to whole patches, so sizes need to be multiples of the autoencoder's stride only."""
+    """Whether latents are padded to whole patches, so that sizes need only be multiples of the autoencoder's stride."""
     guided_below_1: bool = False
-    """Any guidance but 1 runs a second branch; otherwise only guidance above 1."""
+    """Whether any guidance but 1 runs a second branch; otherwise only guidance above 1 does."""
     native_flow: bool = False
-    """Noise levels go down evenly, before the scheduler's shift, instead of by the scheduler's own table."""
+    """Whether noise levels fall evenly, before the scheduler's shift, instead of by the scheduler's own table."""
     guarded: bool = False
     """Its licence asks for a guardrail: a checker of prompts and frames (models/cosmos/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
@@ -217,12 +217,12 @@ class ModelFacts:
 
     @property
     def size_multiple(self) -> tuple[int, int]:
-        """Width and height must be multiples of these many pixels."""
+        """Pixels that width and height must be multiples of."""
         _, patch_h, patch_w = (1, 1, 1) if self.pads else self.transformer.patch
         return self.vae.stride_space * patch_w, self.vae.stride_space * patch_h
 
     def latent_shape(self, width: int, height: int, frames: int) -> tuple[int, int, int, int]:
-        """(channels, frames, rows, columns) of the latents of a clip, sizes in pixels and frames."""
+        """Shape (channels, frames, rows, columns) of a clip's latents; width and height in pixels."""
         vae = self.vae
         return (
             vae.latent_channels,
@@ -232,19 +232,19 @@ class ModelFacts:
         )
 
     def token_count(self, width: int, height: int, frames: int) -> int:
-        """Tokens the transformer sees for a clip."""
+        """Number of tokens that the transformer sees for a clip."""
         _, t, h, w = self.latent_shape(width, height, frames)
         p_t, p_h, p_w = self.transformer.patch
         return -(-t // p_t) * -(-h // p_h) * -(-w // p_w)
 
     def branches(self, guidance: float) -> int:
-        """Guidance passes of a step: with and without the prompt, or one."""
+        """Number of guidance branches: 2 (with and without the prompt) or 1."""
         return 2 if guidance > 1 or (self.guided_below_1 and guidance != 1) else 1
 
     def encoded_frames(self, frames: int, image: bool, video: int = 0) -> int:
-        """Frames of video that the autoencoder encodes before a clip of so many frames is denoised.
+        """Number of frames that the autoencoder encodes before a clip of `frames` frames is denoised.
 
-        `video`: frames of a given video; those that do not fill a latent frame are left out.
+        `video` is the number of frames of a given video; those that do not fill a latent frame are left out.
         """
         if video:
             taken = min(video, self.video_frames or frames)
