@@ -1,4 +1,4 @@
-"""The clip that a request describes, checked against a model's facts: size, frames, steps, pictures. No torch."""
+"""The clip that a request describes, checked against a model's facts: size, frames, steps, images. No torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ RULES = {
 
 
 def clip_of(request: Request, facts: ModelFacts, video_frames: int | None = None) -> Clip:
-    """Size, frames, steps and guidance, with the model's defaults for what is open.
+    """The clip of a request: size, frames, steps and guidance, with the model's defaults.
 
-    `video_frames`: frames of the given video; None for as many as the clip can take over. Raises RequestError.
+    `video_frames` is the number of frames of the given video; None means as many as the clip can use. Raises
+    RequestError.
     """
     width, height = _size(request, facts)
     frames = _frames(request, facts)
@@ -54,7 +55,7 @@ def clip_of(request: Request, facts: ModelFacts, video_frames: int | None = None
 
 
 def _size(request: Request, facts: ModelFacts) -> tuple[int, int]:
-    """Width and height. Raises RequestError (size, degree-format)."""
+    """Width and height of the clip. Raises RequestError (size, degree-format)."""
     width, height = facts.defaults.width, facts.defaults.height
     if request.size is not None:
         width, height = parse_pair("size", request.size, "width x height", f"{width}x{height}")
@@ -81,7 +82,7 @@ def _frames(request: Request, facts: ModelFacts) -> int:
 
 
 def _counts(request: Request, facts: ModelFacts) -> int:
-    """The number of steps; frames a second and seed are checked, too. Raises RequestError (steps, fps, seed)."""
+    """The number of steps, after a check of frame rate and seed. Raises RequestError (steps, fps, seed)."""
     steps = facts.defaults.steps if request.steps is None else request.steps
     if steps < 1:
         raise RequestError("steps", "steps", steps, "must be 1 or more", [1])
@@ -142,7 +143,7 @@ def _round(value: int, multiple: int) -> int:
 
 
 def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool, bool]:
-    """Whether the clip has a first and a last picture. Raises RequestError (image-unused, last-image-unused)."""
+    """Whether the clip has a first and a last image. Raises RequestError (image-unused, last-image-unused)."""
     if request.image is not None:
         _check_image(request.image, facts, frames)
     if request.last_image is not None and not facts.last_image:
@@ -160,7 +161,7 @@ def pictures_of(request: Request, facts: ModelFacts, frames: int) -> tuple[bool,
 
 
 def _check_image(image: str, facts: ModelFacts, frames: int) -> None:
-    """Raise RequestError (image-unused) for a picture that the model has no use for."""
+    """Raise RequestError (image-unused) for an image that the model cannot use."""
     if not facts.image:
         made = "images" if facts.one_frame else "clips"
         problem = f"is not supported: {facts.name} makes {made} from text only"
@@ -174,12 +175,12 @@ def _check_image(image: str, facts: ModelFacts, frames: int) -> None:
 
 
 def _unused(flag: str, value: str, problem: str, near: str = "", change: Change | None = None) -> RequestError:
-    """A file that the model has no use for; unless said, it is to be left out."""
+    """The error of a file that the model cannot use; by default the change to try leaves it out."""
     return RequestError(f"{flag}-unused", flag, value, problem, near, [change or {flag: None}])
 
 
 def _models_that_take(what: str, facts: ModelFacts) -> str:
-    """Known models of the same family that take a picture ("image"), or a last one ("last_image"), as a flag."""
+    """Known models of the same family that take an image ("image"), or a last one ("last_image"), as a flag."""
     names = [model.name for model in relatives(facts) if getattr(model, what)]
     return f"--model {', '.join(names)}" if names else ""
 

@@ -20,7 +20,7 @@ from hybridgen.strategies.registry import AXES, Degrees
 
 DEVICES = ("cuda", "cpu")
 MAX_RANKS = 65536
-"""More ranks than any machine room has; a typing error is cheaper than their arithmetic."""
+"""Most ranks of a plan: more than any machine has, so that a typing error is refused before its arithmetic."""
 
 RULES = {
     "gpus-product": "Every rank has one place in the mesh, so the degrees multiply to the number of ranks. The VAE's "
@@ -42,7 +42,7 @@ def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = 
 
 
 def unchecked(recipe: Recipe, video_frames: int | None = None) -> Plan:
-    """The same, before its rules are asked. Raises RequestError for what makes no plan."""
+    """The plan that a recipe describes, before its rules are checked. Raises RequestError for what is no plan."""
     facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
     plan = template(recipe, facts, video_frames)
     degrees = degrees_of(recipe.parallel)
@@ -88,7 +88,7 @@ def check(plan: Plan, gpus: int | None = None) -> None:
 
 
 def broken(plan: Plan) -> list[RequestError]:
-    """Every rule that the plan breaks, first things first; too many ranks are too many to ask further."""
+    """Every rule that the plan breaks, the most basic first; with too many ranks nothing else is checked."""
     if plan.world_size > MAX_RANKS:
         return [RequestError("ranks", "", None, f"the degrees make {plan.world_size} ranks; limit: {MAX_RANKS}")]
     return registry.violations(plan)
@@ -107,7 +107,7 @@ def _product(plan: Plan, gpus: int) -> RequestError:
 
 
 def degrees_of(parallel: Parallel) -> Degrees:
-    """Degrees from flags or keys. Raises RequestError for what is no degree."""
+    """Degrees from flags or keys. Raises RequestError for a value that is not a degree."""
     degrees = Degrees(**given_degrees(parallel))
     refuse_idle_options(parallel, degrees)
     return degrees
@@ -125,7 +125,7 @@ def refuse_idle_options(parallel: Parallel, degrees: Degrees) -> None:
 
 
 def given_degrees(parallel: Parallel) -> dict[str, Value]:
-    """The degrees that were given, by field of Degrees. Raises RequestError for what is no degree."""
+    """Given degrees by field of Degrees. Raises RequestError for a value that is not a degree."""
     values = {degree.name: (degree, getattr(parallel, degree.name)) for degree in registry.DEGREES}
     given = {name: degree.parse(value) for name, (degree, value) in values.items() if value is not None}
     for shorthand in registry.SHORTHANDS:
@@ -155,7 +155,7 @@ def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:
 
 
 def _order_fault(names: list[str], missing: list[str]) -> str:
-    """What is wrong with a mesh order; "" for nothing."""
+    """The problem of a mesh order; "" if it is legal."""
     for name in names:
         if name not in AXES:
             return f"names {name or 'nothing'}; axes are: {', '.join(AXES)}"
@@ -165,7 +165,7 @@ def _order_fault(names: list[str], missing: list[str]) -> str:
 
 
 def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
-    """The same model with its attention cut into another number of heads. Raises RequestError (heads)."""
+    """The model with its attention cut into another number of heads. Raises RequestError (heads)."""
     inner = facts.transformer.heads * facts.transformer.head_dim
     if heads < 1 or inner % heads:
         problem = f"does not divide the {inner} channels of attention of {facts.name}"
@@ -174,13 +174,13 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
 
 
 def check_count(flag: str, value: int) -> None:
-    """Raise RequestError (gpus) for a number that is no number of GPUs."""
+    """Raise RequestError (gpus) for a number of GPUs below 1 or above MAX_RANKS."""
     if not 1 <= value <= MAX_RANKS:
         raise RequestError("gpus", flag, value, f"is not 1 to {MAX_RANKS}", [1 if value < 1 else MAX_RANKS])
 
 
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:
-    """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames: 20)."""
+    """The recipe with 4k frames read as k latent frames, as published figures count them (80 frames are 20)."""
     stride, frames = facts.vae.stride_time, recipe.request.frames
     if frames is None or frames < 1 or frames % stride:
         return recipe
