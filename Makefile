@@ -1,13 +1,14 @@
 # make demo    set up, then make a clip with the demo model on 4 CPU ranks
 # make test    set up, then run the tests
-# make check   what CI runs: lint, types, tests
-# make test-fast   the tests that need no torch, in seconds
+# make test-fast   the half of the tests that needs no torch, in seconds
+# make check   what CI runs: lint, the order of the rooms, spelling, types, tests
+# make coverage   which lines the tests run
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIP := demo-clip.mp4
 
-.PHONY: demo test test-fast test-ranks check lint types clean
+.PHONY: demo test test-fast test-ranks check lint types coverage clean
 
 # Dependencies are installed again only when their lists change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -32,11 +33,19 @@ test-ranks: $(VENV)/.installed
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
 check: lint types test
 
+coverage: $(VENV)/.installed
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -82,7 +82,8 @@ def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None
     assert call(["explain", "ulysses-head"]) == 2
     assert "nearest: ulysses-heads" in capsys.readouterr().err
     assert call(["explain"]) == 0
-    assert all(rule in capsys.readouterr().out for rule in [*rules()][:1])
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert not rules().keys() - listed
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,15 +112,3 @@ def test_an_anchor_far_from_the_prediction_is_doubted(plan: Any, capsys: pytest.
         said = capsys.readouterr().err
         assert said.startswith(f"warning: --anchor {seconds:g} s is far from the 372 s predicted") == far
         assert said.count("\n") == far
-
-
-def test_planning_is_quick() -> None:
-    """CPU seconds, start-up included for 72; twice what it takes: a busy machine passes, torch's import does not."""
-    started = time.process_time()
-    assert recommend.recommend(ask(4608)).candidates
-    assert time.process_time() - started < 2
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "hybridgen", "plan", "--gpus", "72"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

@@ -140,7 +140,7 @@ def load_peaks(plan: Plan, folder: Path, load: Callable[..., Wan]) -> list[tuple
         watch.sample(mapped=True)
         return watch.close(), sum(p.numel() * p.element_size() for p in model.experts[0].parameters())
 
-    return run_ranks(plan.world_size, measure, group=False)
+    return run_ranks(plan.world_size, measure, group=False, kept=False)
 
 
 def mid_size_plan(degrees: Degrees) -> Plan:

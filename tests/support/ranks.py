@@ -1,22 +1,44 @@
-"""Run a function on CPU ranks, for tests: the launcher's own processes with a gloo group."""
+"""Run a function on CPU ranks, for tests: gloo groups of processes that are kept from case to case, or forked anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import multiprocessing
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 
 from hybridgen.distributed import peak_memory
-from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.processes import LINE, Cause, RankContext, Status, cause_of, run_local
 from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.errors import RunFailed
+
+FORK = multiprocessing.get_context("fork")
+KEPT = 8
+"""Ranks that are kept at most; a case with more of them forks its own."""
+_forks = 0
+"""Above 0 while cases fork their ranks."""
 
 
-def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0, group: bool = True) -> list[Any]:
-    """fn(context) on `world` forked ranks, one thread each; the results by rank.
+def run_ranks(
+    world: int, fn: Callable[[RankContext], Any], deadline: float = 120.0, group: bool = True, kept: bool = True
+) -> list[Any]:
+    """fn(context) on `world` ranks, one thread each; the results by rank.
 
-    `group`: make the default process group first; else fn does that.
+    `group`: make the default process group first; else fn does that. Ranks that are kept from case to case are given
+    copies of fn and of all that it refers to. A case forks ranks of its own where it measures their memory or ends them
+    (not `kept`), and where it depends on what is patched here (see `forked`).
     A rank's exception comes back as RunFailed with the rank's traceback in its text.
     """
 
@@ -30,7 +52,94 @@ def run_ranks(world: int, fn: Callable[[RankContext], Any], deadline: float = 12
             dist.barrier()
         return result
 
-    return run_local(world, main, deadline=deadline)
+    if _forks or not kept or world > KEPT:
+        return run_local(world, main, deadline=deadline)
+    return _pool.run(world, main, deadline)
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Cases fork their ranks: what this process has patched, ranks have too, and what they patch ends with them."""
+    global _forks
+    _forks += 1
+    try:
+        yield
+    finally:
+        _forks -= 1
+
+
+@dataclass
+class Pool:
+    """Ranks that wait for cases. They end with this process, and when a case has failed."""
+
+    pipes: list[Connection] = field(default_factory=list)
+    processes: list[ForkProcess] = field(default_factory=list)
+
+    def run(self, world: int, main: Callable[[RankContext], Any], deadline: float) -> list[Any]:
+        """main(context) on the first `world` ranks."""
+        while len(self.pipes) < world:
+            self._start_rank()
+        packed = cloudpickle.dumps(main)
+        with tempfile.TemporaryDirectory(prefix="hybridgen-test-") as folder:
+            for rank, pipe in enumerate(self.pipes[:world]):
+                pipe.send((rank, world, Path(folder), packed))
+            try:
+                return self._results(world, time.monotonic() + deadline)
+            except BaseException:
+                self.end()  # other ranks wait for the one that failed
+                raise
+
+    def end(self) -> None:
+        """Kill all ranks."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.pipes, self.processes = [], []
+
+    def _start_rank(self) -> None:
+        ours, theirs = FORK.Pipe()
+        self.pipes.append(ours)
+        process = FORK.Process(target=_serve, args=(theirs, list(self.pipes)), daemon=True)
+        process.start()
+        theirs.close()
+        self.processes.append(process)
+
+    def _results(self, world: int, end: float) -> list[Any]:
+        results, pending = {}, {pipe: rank for rank, pipe in enumerate(self.pipes[:world])}
+        while pending:
+            ready = wait(list(pending), max(0.0, end - time.monotonic()))
+            if not ready:
+                raise RunFailed("deadline", f"ranks {sorted(pending.values())} are not done")
+            for pipe in ready:
+                rank = pending.pop(pipe)  # type: ignore[arg-type]
+                found = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+                if isinstance(found, Cause):
+                    raise found.failure(world)
+                results[rank] = found
+        return [results[rank] for rank in range(world)]
+
+
+_pool = Pool()
+
+
+def _serve(pipe: Connection, others: list[Connection]) -> None:
+    """A rank: do what comes through the pipe until it closes."""
+    gc.freeze()  # to look at what this process was forked with would copy it
+    for other in others:
+        other.close()  # an end that stays open here would keep other ranks alive
+    while True:
+        try:
+            rank, world, folder, packed = pipe.recv()
+        except EOFError:
+            return
+        status = Status(bytearray(LINE * world), rank)
+        try:
+            found = pickle.loads(packed)(RankContext(rank, world, rank, folder, status))
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        except BaseException as error:  # noqa: BLE001 - it is raised by the one who asked
+            found = cause_of(error, rank, status.read(rank))
+        pipe.send_bytes(pickle.dumps(found))
 
 
 def without_memory() -> None:
