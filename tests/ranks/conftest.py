@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.ranks import forked
-from tests.support.runs import files, hybridgen
+from tests.support.runs import STEPS, files, hybridgen
 
 torch.set_num_threads(1)
 # Ranks share few cores. A thread of gloo that wakes must not push aside the one whose lock it needs, and then spin.
@@ -19,9 +19,9 @@ os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the one-rank run's files: clip.mp4, clip.safetensors and so on."""
+    """A folder with the files of a run of STEPS steps on one rank: clip.mp4, clip.safetensors and so on."""
     folder = tmp_path_factory.mktemp("alone")
-    done = hybridgen(folder, "--model", "demo", *files("clip"))
+    done = hybridgen(folder, "--model", "demo", "--steps", str(STEPS), *files("clip"))
     assert done.stdout == "clip.mp4\n"
     return folder
 

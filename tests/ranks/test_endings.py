@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from hybridgen.engine import worker
 from hybridgen.engine.video import VideoWriter
 from hybridgen.errors import RunFailed
 from hybridgen.models.wan.denoiser import WanEncoder
+from tests.support.command import Command, start
 from tests.support.ranks import run_ranks
 
 SECONDS = 60
@@ -50,45 +52,15 @@ def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: 
     assert len(failed.value.lines()) == 1
 
 
-def listen_to_ctrl_c() -> None:
-    """Whatever started the tests may have ignored it, as a shell does for what runs in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-class Run:
-    """A long `hybridgen run` on 4 ranks, in a folder of its own."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "hybridgen", "run", "--model", "demo", "-p", "a red circle moves right"]
-        self.process = subprocess.Popen(
-            [*command, "--cfg", "2", "--ulysses", "2", "--steps", "2000", "--out", "clip.mp4", *flags],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=listen_to_ctrl_c,
-        )
-        assert self.process.stderr is not None
-        self.lines = []
-        for line in self.process.stderr:  # the first report of a step
-            self.lines.append(line)
-            if "s/step" in line:
-                break
-        self.ranks = children(self.process.pid)
-
-    def finish(self) -> tuple[int, str]:
-        """(exit code, stderr) of a run that ends; it hangs, and TimeoutExpired is raised, after SECONDS."""
-        _, errors = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, "".join(self.lines) + errors
-
-
 @pytest.fixture
-def long_run(tmp_path: Path) -> Iterator[Run]:
-    run = Run(tmp_path)
+def long_run(tmp_path: Path) -> Iterator[Command]:
+    """A long `hybridgen run` on 4 ranks, which has done some steps, in a folder of its own."""
+    words = "run --model demo --cfg 2 --ulysses 2 --steps 2000 --out clip.mp4 -p".split()
+    run = start(tmp_path, *words, "a red circle moves right")
+    run.wait_for("s/step")
     yield run
-    if run.process.poll() is None:
-        os.killpg(run.process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
@@ -111,33 +83,39 @@ def gone(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
-def test_a_killed_rank_ends_the_run(long_run: Run, tmp_path: Path) -> None:
-    assert len(long_run.ranks) == 4
-    os.kill(long_run.ranks[2], signal.SIGKILL)
-    code, errors = long_run.finish()
-    assert code == 1
+def test_a_killed_rank_ends_the_run(long_run: Command, tmp_path: Path) -> None:
+    ranks = children(long_run.pid)
+    assert len(ranks) == 4
+    os.kill(ranks[2], signal.SIGKILL)
+    done = long_run.finish(SECONDS)
+    errors = done.stderr
+    assert done.returncode == 1
     assert errors.count("error[") == 1
     assert "error[rank-lost]: rank 2 of 4" in errors and "killed by SIGKILL" in errors and "in step " in errors
     assert "Traceback" not in errors
-    assert gone(long_run.ranks) and list(tmp_path.iterdir()) == []
+    assert gone(ranks) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run(long_run: Run, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_run(long_run: Command, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    ranks = children(long_run.pid)
     if number == signal.SIGINT:
-        os.killpg(long_run.process.pid, number)  # as a terminal sends Ctrl-C: to every process
+        os.killpg(long_run.pid, number)  # as a terminal sends Ctrl-C: to every process
     else:
-        os.kill(long_run.process.pid, number)
-    found, errors = long_run.finish()
-    assert found == code
-    assert "Traceback" not in errors
-    assert number != signal.SIGINT or "\nstopped\n" in errors
-    assert gone(long_run.ranks) and list(tmp_path.iterdir()) == []
+        os.kill(long_run.pid, number)
+    done = long_run.finish(SECONDS)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert number != signal.SIGINT or "\nstopped\n" in done.stderr
+    assert gone(ranks) and list(tmp_path.iterdir()) == []
 
 
-def test_ranks_do_not_outlive_a_killed_launcher(long_run: Run) -> None:
-    os.kill(long_run.process.pid, signal.SIGKILL)
-    assert gone(long_run.ranks)
+def test_ranks_do_not_outlive_a_killed_launcher(long_run: Command) -> None:
+    ranks = children(long_run.pid)
+    os.kill(long_run.pid, signal.SIGKILL)
+    os.waitpid(long_run.pid, 0)
+    assert len(ranks) == 4
+    assert gone(ranks)
 
 
 STAGES = {

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import ENVIRONMENT, PROMPT, error, files, hybridgen, latents
+from tests.support.runs import ENVIRONMENT, PROMPT, STEPS, error, files, hybridgen, latents
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_torchrun_ranks_are_joined(alone: Path, tmp_path: Path) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
-    done = hybridgen(tmp_path, "--model", "demo", "--ulysses", "2", *files("clip"), launcher=launcher)
+    done = hybridgen(
+        tmp_path, "--model", "demo", "--ulysses", "2", "--steps", str(STEPS), *files("clip"), launcher=launcher
+    )
     assert done.stdout == "clip.mp4\n" and done.stderr.count("repeat  ") == 1
     assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
 
@@ -35,7 +37,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 def test_srun_tasks_are_joined(alone: Path, tmp_path: Path) -> None:
     """Two processes with the environment that srun gives its tasks."""
-    words = [*"run --model demo --ring 2 --seed 1 -p".split(), PROMPT, *files("clip")]
+    words = [*f"run --model demo --ring 2 --seed 1 --steps {STEPS} -p".split(), PROMPT, *files("clip")]
     tasks = [
         subprocess.Popen(
             [sys.executable, "-m", "hybridgen", *words],
@@ -78,7 +80,7 @@ def test_equal_requests_make_equal_files_whatever_the_environment_says(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENVIRONMENT, "DIFFUSERS_ATTN_BACKEND", "_native_math")
-    hybridgen(tmp_path, "--model", "demo", *files("clip"), launcher=(sys.executable, "-m"))
+    hybridgen(tmp_path, "--model", "demo", "--steps", str(STEPS), *files("clip"), launcher=(sys.executable, "-m"))
     assert (tmp_path / "clip.mp4").read_bytes() == (alone / "clip.mp4").read_bytes()
 
 
@@ -88,7 +90,7 @@ def test_generate_needs_no_guard(tmp_path: Path) -> None:
         "import hybridgen\n"
         "words = dict(model='demo', auto=True, gpus=2, hardware='cpu', ulysses=1, steps=1)\n"
         "report = hybridgen.generate('a red circle moves right', 'g.mp4', **words)\n"
-        "print(report['output'], report['plan']['config'])\n"
+        "print(report.output, report.plan.config)\n"
     )
     command = [sys.executable, "-"]
     done = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)

@@ -18,7 +18,7 @@ from hybridgen.models.catalogue import DEMO_FOLDER
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.ranks import run_ranks
-from tests.support.runs import PROMPT, assert_declared, error, files, hybridgen, latents, pixels, stock
+from tests.support.runs import PROMPT, STEPS, assert_declared, error, files, hybridgen, latents, pixels, stock
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -42,7 +42,7 @@ def test_a_wan_21_folder_runs_by_its_path(tmp_path: Path) -> None:
 
 
 def test_the_report_says_what_happened(alone: Path, tmp_path: Path) -> None:
-    words = ["--model", "demo", "--cfg", "2", "--ulysses", "2", "--vae", "2"]
+    words = ["--model", "demo", "--cfg", "2", "--ulysses", "2", "--vae", "2", "--steps", str(STEPS)]
     done = hybridgen(tmp_path, *words, *files("clip"))
     assert done.stdout == "clip.mp4\n"
     report = json.loads((tmp_path / "clip.json").read_text())
@@ -53,23 +53,26 @@ def test_the_report_says_what_happened(alone: Path, tmp_path: Path) -> None:
     assert report["request"]["prompt"] == PROMPT and report["seed"] == 1 and report["output"] == "clip.mp4"
     times = report["timings_s"]
     assert set(times) == {"load", "encode", "denoise", "steps", "decode", "write", "total"}
-    assert len(times["steps"]) == 20 and sum(times["steps"]) <= times["denoise"] <= times["total"]
+    assert len(times["steps"]) == STEPS and sum(times["steps"]) <= times["denoise"] <= times["total"]
     assert len(report["peak_memory_bytes"]) == 4 and min(report["peak_memory_bytes"]) > 1e6
-    plan = resolve(compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 2, "vae": 2}))
+    plan = resolve(compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 2, "vae": 2, "steps": STEPS}))
     assert_declared(plan, report)
     assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
     assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
     assert (
-        "ulysses 3.3 MB" in done.stderr and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
+        "ulysses 983.0 KB" in done.stderr
+        and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
     )
 
 
 def test_the_published_72_rank_recipe_equals_one_rank(alone: Path, tmp_path: Path) -> None:
-    words = "--model demo --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8".split()
+    words = f"--model demo --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --steps {STEPS}".split()
     hybridgen(tmp_path, *words, *files("clip"))
     assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
     assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
-    plan = resolve(compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 4, "attn2d": "3x3", "vae": 8}))
+    plan = resolve(
+        compose(None, [], {"model": "demo", "cfg": 2, "ulysses": 4, "attn2d": "3x3", "vae": 8, "steps": STEPS})
+    )
     assert_declared(plan, json.loads((tmp_path / "clip.json").read_text()))
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybridgen.cli.main import main
@@ -19,17 +20,45 @@ assert imports  # a fresh process would take seconds for it
 SECONDS = 400
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command that was started, and the files that it prints to."""
+
+    words: list[str]
+    pid: int
+    outputs: list[Path]
+
+    def wait_for(self, text: str) -> None:
+        """Return when it has printed this to stderr. TimeoutError after SECONDS."""
+        end = time.monotonic() + SECONDS
+        while text not in self.outputs[1].read_text():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{text} was not printed")
+            time.sleep(0.02)
+
+    def finish(self, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
+        """Its exit code, negative for a signal, and what it printed. TimeoutExpired after these seconds."""
+        code = _wait(self.pid, seconds)
+        stdout, stderr = (path.read_text() for path in self.outputs)
+        for path in self.outputs:
+            path.unlink()
+        return subprocess.CompletedProcess(self.words, code, stdout, stderr)
+
+
 def hybridgen(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`hybridgen WORDS` in a folder, offline, with nobody to type; its exit code and what it printed."""
+    return start(folder, *words).finish()
+
+
+def start(folder: Path, *words: str) -> Command:
+    """The same, without waiting for its end. It leads a process group of its own."""
     outputs = [folder / f".{name}-{os.getpid()}" for name in ("stdout", "stderr")]
+    for path in outputs:
+        path.touch()
     pid = os.fork()
     if pid == 0:
         _become(folder, list(words), outputs)
-    code = _wait(pid)
-    stdout, stderr = (path.read_text() for path in outputs)
-    for path in outputs:
-        path.unlink()
-    return subprocess.CompletedProcess(["hybridgen", *words], code, stdout, stderr)
+    return Command(["hybridgen", *words], pid, outputs)
 
 
 def _become(folder: Path, words: list[str], outputs: list[Path]) -> None:
@@ -54,9 +83,9 @@ def _become(folder: Path, words: list[str], outputs: list[Path]) -> None:
     os._exit(code)
 
 
-def _wait(pid: int) -> int:
-    """The exit code; negative for a signal, as subprocess has it. TimeoutExpired after SECONDS."""
-    end = time.monotonic() + SECONDS
+def _wait(pid: int, seconds: float) -> int:
+    """The exit code; negative for a signal, as subprocess has it. TimeoutExpired after these seconds."""
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -64,4 +93,4 @@ def _wait(pid: int) -> int:
         time.sleep(0.01)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    raise subprocess.TimeoutExpired("hybridgen", SECONDS)
+    raise subprocess.TimeoutExpired("hybridgen", seconds)

@@ -22,6 +22,8 @@ from hybridgen.strategies import registry
 from tests.support import command
 
 PROMPT = "a red circle moves right"
+STEPS = 6
+"""Of the clip that runs are compared with."""
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
