@@ -60,8 +60,8 @@ def test_the_report_says_what_happened(alone: Path, tmp_path: Path) -> None:
     assert error(latents(tmp_path / "clip.safetensors"), latents(alone / "clip.safetensors")) <= 1e-5
     assert np.abs(pixels(tmp_path / "clip.png") - pixels(alone / "clip.png")).max() <= 1
     assert (
-        "ulysses 983.0 KB" in done.stderr
-        and f"repeat  hybridgen run --model demo -p '{PROMPT}' --seed 1" in done.stderr
+        "ulysses 983 kB" in done.stderr
+        and f"repeat  hybridgen run --model demo -p '{PROMPT}' --steps {STEPS} --seed 1" in done.stderr
     )
 
 
