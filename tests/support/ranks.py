@@ -105,17 +105,16 @@ class Pool:
         self.processes.append(process)
 
     def _results(self, world: int, end: float) -> list[Any]:
-        results, pending = {}, {pipe: rank for rank, pipe in enumerate(self.pipes[:world])}
-        while pending:
-            ready = wait(list(pending), max(0.0, end - time.monotonic()))
+        results: dict[int, Any] = {}
+        while len(results) < world:
+            pending = {rank: pipe for rank, pipe in enumerate(self.pipes[:world]) if rank not in results}
+            ready = wait(list(pending.values()), max(0.0, end - time.monotonic()))
             if not ready:
-                raise RunFailed("deadline", f"ranks {sorted(pending.values())} are not done")
-            for pipe in ready:
-                rank = pending.pop(pipe)  # type: ignore[arg-type]
-                found = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
-                if isinstance(found, Cause):
-                    raise found.failure(world)
-                results[rank] = found
+                raise RunFailed("deadline", f"ranks {sorted(pending)} are not done")
+            for rank in (rank for rank, pipe in pending.items() if pipe in ready):
+                results[rank] = pickle.loads(pending[rank].recv_bytes())
+                if isinstance(results[rank], Cause):
+                    raise results[rank].failure(world)
         return [results[rank] for rank in range(world)]
 
 
