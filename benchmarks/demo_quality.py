@@ -41,8 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = ["| dtype | clips | colour | shape | direction | all three | misses |", "|---|---|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder:
-        for dtype in arguments.dtypes:
-            lines.append(row(dtype, CAPTIONS[:: arguments.every], Path(folder)))
+        lines += [row(dtype, CAPTIONS[:: arguments.every], Path(folder)) for dtype in arguments.dtypes]
     print("\n".join(lines))
     if arguments.out:
         arguments.out.write_text(

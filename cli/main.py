@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -68,7 +69,7 @@ def main() -> None:
     """Entry point. Exit codes: 0 done, 1 ran and failed, 2 cannot be, 130 Ctrl-C, 143 SIGTERM."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="replace")
     for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception it runs the clean-up that kills the ranks
         signal.signal(number, lambda received, _: sys.exit(128 + received))

@@ -59,7 +59,7 @@ class _Package(ModuleType):
 
     @property
     def plan(self) -> Any:
-        return getattr(import_module(_WHERE["plan"]), "plan")
+        return import_module(_WHERE["plan"]).plan
 
     @plan.setter
     def plan(self, module: ModuleType) -> None:

@@ -137,7 +137,7 @@ def changed(command: list[str], change: Change) -> list[str]:
     for name, value in change.items():
         flag = _flag(name)
         for at, word in enumerate(words):
-            if word == flag and at + 1 < len(words) or word.startswith(f"{flag}="):
+            if (word == flag and at + 1 < len(words)) or word.startswith(f"{flag}="):
                 width = 2 if word == flag else 1
                 words[at : at + width] = [] if value is None else [flag, value]
                 del open_changes[name]

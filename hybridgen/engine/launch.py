@@ -103,7 +103,7 @@ def _join(job: Job, joined: environment.JoinedRank) -> Report:
         try:
             job = _agree(job, rank, store)
             return _work(context, job)
-        except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported once
+        except Exception as error:  # whatever ends a rank is reported once
             cause = cause_of(error, rank, status.read(0))
             if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
                 _leave(1)

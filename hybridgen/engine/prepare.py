@@ -35,7 +35,8 @@ def with_seed(recipe: Recipe) -> Recipe:
 def check_prompt(recipe: Recipe, plan: Plan) -> None:
     """Raise RequestError (prompt-missing) for a recipe without a prompt."""
     if not recipe.request.prompt:
-        problem = f"is missing; the plan is legal ({plan.world_size} rank{'s' * (plan.world_size > 1)}), say what the clip shows"
+        ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
+        problem = f"is missing; the plan is legal ({ranks}), say what the clip shows"
         raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
 
 

@@ -103,7 +103,7 @@ def launch(job: XfuserJob, start_method: str | None = None) -> Report:
         if code or len(made) != 1:
             what = f"ended with exit code {code}" if code else f"left {len(made)} videos"
             raise RunFailed("engine-failed", f"xDiT {what}; its own messages stand above")
-        os.replace(made[0], video)
+        made[0].replace(video)
     return job.report({"total": time.perf_counter() - started}, [], [], "")
 
 

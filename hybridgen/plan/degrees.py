@@ -28,13 +28,13 @@ class Axis:
 
     name: str
     divides: Literal["branches", "blocks", "weights", "keys", "heads", "picture", "nothing"]
-    """What each rank has a part of. With "keys" and "heads" this is the token sequence: the ranks exchange K/V, or trade
-    heads for tokens."""
+    """What each rank has a part of. With "keys" and "heads" this is the token sequence: the ranks exchange K/V, or
+    trade heads for tokens."""
     exchanges: str
     """What the ranks of the axis send each other, in a few words."""
     place: float | None
-    """Place in the default order of the mesh, where the slowest axis has the smallest. None for an axis that is laid over
-    the mesh: it does not multiply the number of ranks."""
+    """Place in the default order of the mesh, where the slowest axis has the smallest. None for an axis that is laid
+    over the mesh: it does not multiply the number of ranks."""
     why: str
     """Why the axis stands at this place."""
     drawn: Literal["apart", "beside", "down", "across", "inside"] = "apart"
@@ -289,6 +289,6 @@ def nearest(value: int, legal: Iterable[int]) -> list[int]:
 
 
 def not_legal(rule: str, flag: str, value: int, problem: str, legal: Iterable[int]) -> RequestError:
-    """A number that breaks a rule, with the legal ones next to it: "--ulysses 6: does not divide ...; nearest: 5, 8"."""
+    """A number that breaks a rule, with the legal ones next to it: "--ulysses 6: does not ...; nearest: 5, 8"."""
     close = sorted(nearest(value, legal), key=lambda x: (abs(x - value), x))
     return RequestError(rule, flag, value, problem, close)

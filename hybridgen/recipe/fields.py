@@ -252,7 +252,7 @@ def _takes_text(keys: list[str]) -> bool:
     kind: Any = Recipe
     for key in keys:
         kind = typed.plain(hints(kind).get(key)) if is_dataclass(kind) else None
-    return kind is str or str in get_args(kind) and get_origin(kind) is not list
+    return kind is str or (str in get_args(kind) and get_origin(kind) is not list)
 
 
 def _parsed(text: str) -> Any:
@@ -261,7 +261,7 @@ def _parsed(text: str) -> Any:
 
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text.partition('=')[2]}"]))["value"]
-    except Exception as error:  # noqa: BLE001 - whatever the parser makes of a user's text
+    except Exception as error:  # whatever the parser makes of a user's text
         raise RequestError("recipe-value", "set", text, "the value is not YAML") from error
 
 

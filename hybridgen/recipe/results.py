@@ -50,7 +50,7 @@ class Result(NamedTuple):
 def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
     """Results of the wanted plan's model and clip on this many GPUs of a machine, however they were split.
 
-    Only files that name machine and model are parsed. Files of the package are known to fit, since the tests check them.
+    Only files that name machine and model are parsed. Files of the package fit, since the tests check them.
     """
     names = (wanted.facts.name, *wanted.facts.aliases)
     for path in library.files():

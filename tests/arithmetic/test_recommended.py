@@ -55,7 +55,7 @@ def test_every_machine_gets_ranked_plans(hardware: str, gpus: int) -> None:
     found = recommend.recommend(Ask(template, gpus, find(hardware)))
     first, *rest = found.candidates
     assert rest == sorted(rest, key=lambda c: c.cost.clip)
-    assert first.cost.clip <= rest[0].cost.clip or first.tie and rest[0].tie
+    assert first.cost.clip <= rest[0].cost.clip or (first.tie and rest[0].tie)
     assert all(c.plan.exact and c.plan.world_size == gpus and c.peak <= found.ask.limit for c in found.candidates)
 
 

@@ -160,7 +160,7 @@ class Cosmos3(Denoiser):
         """Mask of this rank's denoised tokens, padded with zeros; with all tokens the prediction is 0 already."""
         _, _, rows, columns = self.plan.latent_shape
         _, p_h, p_w = self.state.patch
-        if self.state.whole or not self.plan.clip.image and rows % p_h == 0 and columns % p_w == 0:
+        if self.state.whole or (not self.plan.clip.image and rows % p_h == 0 and columns % p_w == 0):
             return None
         mask = torch.ones(1, *self.plan.latent_shape, device=self.device)
         mask[:, :, : int(self.plan.clip.image)] = 0

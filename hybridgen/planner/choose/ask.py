@@ -42,7 +42,7 @@ class Ask:
 
     @property
     def given(self) -> Fixed:
-        """The degrees that every candidate has: those that are fixed, and 1 for what is approximate unless it may compete."""
+        """The degrees of every candidate: those that are fixed, and 1 for what is approximate unless it may compete."""
         return self.fixed if self.approximate else {**exact_only(), **self.fixed}
 
 

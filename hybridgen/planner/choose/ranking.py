@@ -72,7 +72,7 @@ class Candidate:
     @property
     def bytes_per_step(self) -> dict[str, int]:
         """What a rank sends in one denoising step, by mesh axis."""
-        sent = {axis: 0 for axis in AXES}
+        sent = dict.fromkeys(AXES, 0)
         for item in self.cost.items:
             if item.axis in sent:
                 sent[item.axis] += item.size // self.plan.clip.steps

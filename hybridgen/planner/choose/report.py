@@ -1,4 +1,4 @@
-"""A recommendation as plain data: the JSON of `hybridgen plan` (format: docs/planner-reference.md), and the recipe of a plan."""
+"""A recommendation as plain data, the JSON of `hybridgen plan` (docs/planner-reference.md), and a plan's recipe."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "
 SHARE = Numbers(0.001, 0.999)
 LIMITS = {
     **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
-    **{"error": SHARE, "anchored": SHARE, "float32": Numbers(0.001, 1)},
+    "error": SHARE,
+    "anchored": SHARE,
+    "float32": Numbers(0.001, 1),
 }
 """Legal values of constants in SI units, by the last part of the name; all others must be 0 or more."""
 OTHERS = Numbers(0)
