@@ -116,7 +116,7 @@ def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
 
 def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
     block = compute.block_seconds(plan, hardware)
-    layers = max(plan.stage_sizes) if plan.degrees.pipefusion > 1 else plan.facts.transformer.layers
+    layers = max(plan.stage_sizes)
     count = plan.passes * layers
     items = [
         Item("attention", count * block.attention, "compute"),
