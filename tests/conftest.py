@@ -2,13 +2,21 @@
 
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybridgen.cli.main import call
+from tests.support.terminal import Terminal
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables would be folded
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Terminal:
+    """Runs commands that are refused."""
+    return Terminal(capsys, monkeypatch, tmp_path)
 
 
 @pytest.fixture

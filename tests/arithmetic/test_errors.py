@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hybridgen.cli.main import call
-from hybridgen.engine.inputs import Conditioning
 from hybridgen.errors import RequestError, changed
+from tests.support.terminal import Terminal
 
 REFUSED = [
     ("run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8", "prompt-missing", "72 ranks"),
@@ -99,58 +99,22 @@ REFUSED = [
     ("run --model demo -p x --ulyses 2", "usage", "--ulysses"),
     ("plan", "gpus", "--gpus: is missing"),
     ("plan --gpus 8 --heads 7", "heads", "nearest: 5, 8"),
-    ("run --model tiny:cosmos2-t2i -p x --frames 5", "one-frame", "nearest: 1"),
-    ("run --model tiny:cosmos2-t2i -p x --out clip.gif", "output-format", ".png or .mp4; nearest: clip.png"),
-    ("run --model tiny:cosmos2-t2i -p x --out a.png --preview a.png", "output-twice", "one of them"),
-    ("run --model tiny:cosmos2.5 -p x --out clip.png", "output-format", "nearest: clip.mp4"),
-    ("run --model tiny:cosmos2-t2i -p x --image a.png", "image-unused", "from text only"),
     ("run --model demo -p x --video a.mp4", "video-unused", "does not continue videos"),
-    ("run --model tiny:cosmos2.5 -p x --video a.mp4 --image a.png", "video-and-image", "nearest: --video alone"),
-    ("run --model tiny:cosmos2.5 -p x --video a.mp4 --frames 1", "video-frames", "nearest: 5"),
-    ("run --model tiny:cosmos2.5 -p x --video nothere.mp4", "video", "no such file"),
     ("rnu", "usage", "Did you mean 'run'?"),
 ]
 
 
 @pytest.mark.parametrize(("command", "rule", "says"), REFUSED, ids=[c for c, _, _ in REFUSED])
-def test_a_request_that_cannot_be_is_refused(
-    command: str,
-    rule: str,
-    says: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    def started(*_: object, **__: object) -> None:
-        raise AssertionError("a rank was started")
-
-    monkeypatch.setattr("hybridgen.engine.launch.run_local", started)
-    monkeypatch.chdir(tmp_path)
-    assert call(shlex.split(command)) == 2
-    out, err = capsys.readouterr()
-    lines = err.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("error["))
-    assert lines[first].startswith(f"error[{rule}]: ") and says in lines[first]
-    assert all(line.startswith(("  why:  ", "  try:  ")) for line in lines[first + 1 :])
-    assert first == 0 or rule == "prompt-missing"
-    assert out == "" and list(tmp_path.iterdir()) == []
+def test_a_request_that_cannot_be_is_refused(command: str, rule: str, says: str, terminal: Terminal) -> None:
+    terminal.refuses(command, rule, says)
 
 
 @pytest.mark.parametrize(
     "command",
     [c for c, rule, _ in REFUSED if rule not in ("prompt-missing", "usage", "memory") and "--dry-run" not in c],
 )
-def test_what_is_suggested_is_legal(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Every suggested hybridgen command plans without an error; the files that it names are another matter."""
-    monkeypatch.chdir(tmp_path)
-    call(shlex.split(command))
-    monkeypatch.setattr("hybridgen.api.open_inputs", lambda *_: Conditioning())
-    for line in capsys.readouterr().err.splitlines():
-        if line.startswith("  try:  hybridgen run"):
-            words = [w for w in shlex.split(line.removeprefix("  try:  hybridgen ")) if w != "--dry-run"]
-            assert call([*words, "--dry-run"]) == 0, capsys.readouterr().err
+def test_what_is_suggested_is_legal(command: str, terminal: Terminal) -> None:
+    terminal.suggests_what_is_legal(command)
 
 
 def test_existing_files_are_kept(
