@@ -43,6 +43,11 @@ def test_what_a_rank_changes_is_a_copy() -> None:
     assert mine.tolist() == [0.0, 0.0]
 
 
+def test_what_is_patched_here_is_patched_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SHARED, "number", 7)
+    assert run_ranks(2, shared) == [7, 7]
+
+
 def test_a_failing_rank_is_named_and_the_next_case_runs() -> None:
     def work(context: RankContext) -> None:
         if context.rank == 1:
@@ -57,8 +62,3 @@ def test_a_failing_rank_is_named_and_the_next_case_runs() -> None:
 def test_a_case_that_hangs_ends() -> None:
     with pytest.raises(RunFailed, match=r"ranks \[0, 1\] are not done"):
         run_ranks(2, lambda _: time.sleep(60), deadline=0.2)
-
-
-def test_what_is_patched_here_is_patched_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SHARED, "number", 7)
-    assert run_ranks(2, shared) == [7, 7]
