@@ -18,7 +18,7 @@ class Inputs:
     """Encoded text and images of one request, equal on every rank."""
 
     text: list[Tensor]
-    """For each branch, embeddings [1, tokens, text_dim] or token ids [1, tokens]; branches may differ in length."""
+    """Text of every branch: embeddings [1, tokens, text_dim] or token ids [1, tokens]; lengths may differ."""
     image: Tensor | None = None
     """Embedding of the first (and last) image, [n, tokens, image_dim]."""
     condition: Tensor | None = None

@@ -194,7 +194,7 @@ class ModelFacts:
     video: bool = False
     """Whether a clip may continue a given video instead of starting from an image."""
     video_frames: int | None = None
-    """How many frames are taken from the end of such a video; None: as many as the clip has, if there are so many."""
+    """Frames taken from the end of a given video; None means as many as the clip has, if there are that many."""
     encodes: Literal["", "first", "all"] = ""
     """What the autoencoder encodes where an image is given: nothing, the image, or a clip of full length."""
     image_tokens: int = 0
@@ -208,7 +208,7 @@ class ModelFacts:
     native_flow: bool = False
     """Whether noise levels fall evenly, before the scheduler's shift, instead of by the scheduler's own table."""
     guarded: bool = False
-    """Its licence asks for a guardrail: a checker of prompts and frames (models/cosmos/guardrail.py)."""
+    """Whether the licence asks for a guardrail: a checker of prompts and frames (models/cosmos/guardrail.py)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""

@@ -42,7 +42,7 @@ def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = 
 
 
 def unchecked(recipe: Recipe, video_frames: int | None = None) -> Plan:
-    """The plan that a recipe describes, before its rules are checked. Raises RequestError for what is no plan."""
+    """The plan that a recipe describes, before its rules are checked. Raises RequestError if it is not a plan."""
     facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
     plan = template(recipe, facts, video_frames)
     degrees = degrees_of(recipe.parallel)
