@@ -37,9 +37,9 @@ def run_ranks(
     """fn(context) on `world` ranks, one thread each; the results by rank.
 
     `group`: make the default process group first; else fn does that. Ranks that are kept from case to case are given
-    copies of fn and of all that it refers to. A case forks ranks of its own where it measures their memory or ends them
-    (not `kept`), and where it depends on what is patched here (see `forked`). One rank is always forked: it is held to the
-    stock pipeline bit for bit, and bits depend on where numbers lie in memory.
+    copies of fn and of all that it refers to. A case forks ranks of its own where it measures their memory or ends
+    them (not `kept`), and where it depends on what is patched here (see `forked`). One rank is always forked: it is
+    held to the stock pipeline bit for bit, and bits depend on where numbers lie in memory.
     A rank's exception comes back as RunFailed with the rank's traceback in its text.
     """
 
