@@ -28,11 +28,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def patched_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test patches, its ranks have: they are forked from this process, not kept from another test.
-
-    So are ranks that are compared bit for bit, since bits depend on where numbers lie in memory.
-    """
-    if "monkeypatch" not in request.fixturenames and "bit_for_bit" not in request.node.name:
+    """What a test patches, its ranks have: they are forked from this process, not kept from another test."""
+    if "monkeypatch" not in request.fixturenames:
         yield
         return
     with forked():

@@ -57,7 +57,7 @@ def test_captions_are_shown() -> None:
         quiet_libraries()
         return verdicts(captions[context.rank :: RANKS], dtypes[context.rank], context)
 
-    shown = [pair for part in run_ranks(RANKS, share, deadline=400, group=False, kept=False) for pair in part]
+    shown = [pair for part in run_ranks(RANKS, share, deadline=400, group=False) for pair in part]
     wrong = [(caption, verdict) for caption, verdict in shown if verdict != expected(caption)]
     assert len(shown) == len(captions)
     assert len(wrong) <= 0.05 * len(shown), wrong

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from hybridgen.engine import worker
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
-from hybridgen.engine.rank import quiet_libraries, set_up
+from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.video import VideoWriter, read_frames
 from hybridgen.models import load
 from hybridgen.models.checkpoint import from_folder
@@ -190,6 +193,20 @@ def _loaded(case: Case, dtype: str) -> tuple[list[Any], Any]:
     return experts, load.load_autoencoder(plan.facts, case.folder, cpu)
 
 
+@contextmanager
+def _given(rank: Rank, inputs: Inputs, experts: list[Any], vae: Any) -> Iterator[None]:
+    """On a rank: what it would encode and load is this."""
+    rank.seconds["encode"] = 0.0
+    with patch.multiple(
+        worker,
+        encode=lambda _: inputs,
+        empty_experts=lambda *_: experts,
+        fill=lambda *_: None,
+        load_autoencoder=lambda *_: vae,
+    ):
+        yield
+
+
 def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
     """Encode, load, denoise, and decode where that is parallel, on forked CPU ranks.
 
@@ -203,16 +220,8 @@ def run_case(case: Case, plan: Plan, attention: str = "auto") -> Outcome:
         quiet_libraries()
         without_memory()
         rank = set_up(context, job)
-        if given is not None:  # in this rank's process alone
-            inputs, experts, vae = given
-            rank.seconds["encode"] = 0.0
-            vars(worker).update(
-                encode=lambda _: inputs,
-                empty_experts=lambda *_: experts,
-                fill=lambda *_: None,
-                load_autoencoder=lambda *_: vae,
-            )
-        model = worker.ready(rank)
+        with _given(rank, *given) if given else nullcontext():
+            model = worker.ready(rank)
         latents, frames = gather_latents(rank, model, denoise(rank, model)), None
         if plan.degrees.vae > 1 and rank.mesh.is_on("vae"):
             frames = [chunk for chunk in model.slots.decode(latents) if chunk is not None]

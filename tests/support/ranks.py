@@ -38,8 +38,7 @@ def run_ranks(
 
     `group`: make the default process group first; else fn does that. Ranks that are kept from case to case are given
     copies of fn and of all that it refers to. A case forks ranks of its own where it measures their memory or ends
-    them (not `kept`), and where it depends on what is patched here (see `forked`). One rank is always forked: it is
-    held to the stock pipeline bit for bit, and bits depend on where numbers lie in memory.
+    them (not `kept`), and where it depends on what is patched here (see `forked`).
     A rank's exception comes back as RunFailed with the rank's traceback in its text.
     """
 
@@ -53,7 +52,7 @@ def run_ranks(
             dist.barrier()
         return result
 
-    if _forks or not kept or world == 1 or world > KEPT:
+    if _forks or not kept or world > KEPT:
         return run_local(world, main, deadline=deadline)
     return _pool.run(world, main, deadline)
 
