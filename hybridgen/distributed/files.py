@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hybridgen.errors import RequestError
@@ -16,6 +16,8 @@ RULES = {
     "output-format": "The ending of a file chooses its format. A clip of one frame is a .png, or an .mp4 when the "
     "name says so.",
 }
+PROBE = 4096
+"""Bytes that a look at a folder writes, so that a full disk shows."""
 
 
 def part_of(path: Path, owner: object) -> Path:
@@ -42,16 +44,32 @@ def take_name(part: Path, path: Path, overwrite: bool = True) -> None:
     """Rename a finished file. Raises FileExistsError where the name is taken and `overwrite` is not set."""
     if overwrite:
         part.replace(path)
-    else:
+        return
+    try:
         os.link(part, path)  # unlike a rename, it fails when the name is taken
+    except FileExistsError:
+        raise
+    except OSError:  # exFAT, gcsfuse and others have no hard links: an empty file holds the name
+        path.open("xb").close()
+        part.replace(path)
+    else:
         part.unlink()
+
+
+def take_free_name(part: Path, path: Path, overwrite: bool = False) -> Path:
+    """Rename a finished file to `path`, or to the first free name beside it where that is taken; returns the name."""
+    while True:
+        free = path if overwrite else free_name(path)
+        with suppress(FileExistsError):  # another run was faster
+            take_name(part, free, overwrite)
+            return free
 
 
 def free_name(path: Path, ending: str = "") -> Path:
     """The path, or the first with a counter before its ending that does not exist."""
     ending = ending or path.suffix
     stem, count, free = path.name.removesuffix(ending), 1, path
-    while free.exists():
+    while free.exists() or free.is_symlink():
         count += 1
         free = path.with_name(f"{stem}-{count}{ending}")
     return free
@@ -82,14 +100,24 @@ def may_write(
 
 
 def _check_folder(flag: str, path: Path) -> None:
-    """Try to write beside the file. Raises RequestError (output-folder)."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        tries = [f"mkdir -p {shlex.quote(str(path.parent))}"]
-        raise RequestError("output-folder", flag, path, f"the folder {path.parent} does not exist", tries=tries)
-    probe = part_of(path, os.getpid())
+    """Try to write a file beside it, and to give it a name. Raises RequestError (output-folder)."""
     try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise RequestError("output-folder", flag, path, f"cannot be written: {error.strerror}") from error
+        if path.absolute().parent.is_dir():
+            return _try_names(path)
+    except (OSError, ValueError) as error:  # a null byte is a ValueError
+        problem = f"cannot be written: {getattr(error, 'strerror', None) or error}"
+        raise RequestError("output-folder", flag, path, problem) from error
+    tries = [f"mkdir -p {shlex.quote(str(path.parent))}"]
+    raise RequestError("output-folder", flag, path, f"the folder {path.parent} does not exist", tries=tries)
+
+
+def _try_names(path: Path) -> None:
+    """Do beside the file what its end will do, as long names included: write a part, and give it a name."""
+    part = part_of(path, os.getpid())
+    named = part.with_suffix(".look")
+    try:
+        part.write_bytes(bytes(PROBE))
+        take_name(part, named, overwrite=False)
+    finally:
+        part.unlink(missing_ok=True)
+        named.unlink(missing_ok=True)

@@ -97,9 +97,10 @@ class RankContext:
     store: Any = None
     """torch.distributed's key-value store of a job that torchrun or srun started; run_local's ranks make their own."""
 
-    def mark(self, name: str) -> None:
-        """Leave a mark that outlives this rank, such as that the latents are on disk."""
-        (self.folder / name).touch()
+    def mark(self, name: str, text: str) -> None:
+        """Leave a mark that outlives this rank, such as where the latents are; a full disk does not end the run."""
+        with suppress(OSError), written_whole(self.folder / name) as part:
+            part.write_text(text)
 
 
 def run_local(

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from hybridgen.distributed.files import written_whole
-from hybridgen.engine.job import LATENTS_DONE, Job
+from hybridgen.distributed.files import part_of, take_free_name
+from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
 from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
@@ -26,19 +30,69 @@ def digest_of(latents: Tensor) -> str:
     return hashlib.sha256(latents.float().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
-def keep_latents(rank: Rank, latents: Tensor, digest: str) -> None:
-    """Write the latents to disk, whole, before decoding can fail."""
+@contextmanager
+def latents_kept(rank: Rank, latents: Tensor | None, digest: str) -> Iterator[None]:
+    """A block during which rank 0, which has the latents, keeps them on disk.
+
+    They stay if the block fails, or if the user wants them.
+    """
+    if latents is None:
+        yield
+        return
+    path = keep_latents(rank, latents, digest)
+    try:
+        yield
+    except BaseException:
+        if not path.exists():  # its folder went away
+            keep_latents(rank, latents, digest)
+        raise
+    if rank.job.latents is None:
+        path.unlink(missing_ok=True)
+
+
+def keep_latents(rank: Rank, latents: Tensor, digest: str) -> Path:
+    """Write the final latents to disk, whole, before decoding can fail. Returns their path.
+
+    Where the folder of the clip fails, they go to the working folder or to that of temporary files, which is said.
+    Raises OSError where all three fail.
+    """
     from safetensors.torch import save
 
     job = rank.job
     rank.set_status("keep latents")
     host = latents.float().cpu().contiguous()
-    about = {"model": job.plan.facts.name, "seed": str(job.seed), "prompt": job.prompt, "sha256": digest}
-    with written_whole(job.latents or job.scratch, job.owner) as part, part.open("wb") as file:
-        file.write(save({"latents": host}, metadata=about))
-        file.flush()
-        os.fsync(file.fileno())
-    rank.context.mark(LATENTS_DONE)
+    content = save({"latents": host}, metadata=job.about_latents(digest))
+    failed: OSError | None = None
+    for folder in (job.kept_latents.parent, Path.cwd(), None):
+        try:
+            path = _written(content, _place(folder, job.kept_latents.name), job)
+        except OSError as error:
+            failed = failed or error
+            continue
+        if failed is not None:
+            rank.warn(f"{job.kept_latents} cannot be written ({failed.strerror}): the final latents are {path}")
+        rank.context.mark(LATENTS_DONE, str(path))
+        return path
+    assert failed is not None
+    raise OSError(failed.errno, failed.strerror, str(job.kept_latents))
+
+
+def _place(folder: Path | None, name: str) -> Path:
+    """A file in a folder; None is a new one among temporary files, which others can neither foresee nor read."""
+    return (Path(tempfile.mkdtemp(prefix="hybridgen-latents-")) if folder is None else folder) / name
+
+
+def _written(content: bytes, path: Path, job: Job) -> Path:
+    """Write a file that survives a crash of the machine, under this name or the next that is free."""
+    part = part_of(path, job.owner)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return take_free_name(part, path, job.overwrite and job.latents is not None)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def decode(rank: Rank, model: Denoiser, latents: Tensor | None, digest: str) -> None:
@@ -91,12 +145,16 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
         if job.preview:
             kept.append(frames)
     with rank.stage("write"):
-        writer.close()
+        path = writer.close()
+        rank.context.mark(CLIP_DONE, str(path))
+        if path != job.output:
+            rank.warn(f"{job.output} was made by another run meanwhile: the clip is {path}")
+            rank.job = replace(job, output=path)
         if job.preview:
-            contact_sheet(np.concatenate(kept), job.preview, owner=job.owner)
+            contact_sheet(np.concatenate(kept), job.preview, job.owner, job.overwrite)
     count = job.plan.clip.frames
     rank.progress.stage("decode", f"{count} frame{'s' * (count > 1)}", rank.seconds["decode"])
-    rank.progress.stage("write", job.output.name, rank.seconds["write"])
+    rank.progress.stage("write", path.name, rank.seconds["write"])
 
 
 def writer_of(job: Job, digest: str) -> VideoWriter | PictureWriter:

@@ -15,7 +15,11 @@ from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.plan import Plan
 
 LATENTS_DONE = "latents"
-"""Mark that a rank leaves once the final latents are on disk."""
+"""Mark that rank 0 leaves once the final latents are on disk; its text is their path."""
+CLIP_DONE = "clip"
+"""Mark that rank 0 leaves once the clip has its name; its text is its path."""
+LATENTS = ".latents.safetensors"
+"""Ending of final latents that are kept beside the clip."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,14 @@ class Job:
         return part_of(self.output, self.owner)
 
     @property
-    def scratch(self) -> Path:
-        """Path of the final latents until the video is complete, if they are not kept."""
-        return part_of(self.output.with_suffix(".latents.safetensors"), self.owner)
+    def kept_latents(self) -> Path:
+        """Path of the final latents: beside the clip until it is complete, unless they are to be kept elsewhere."""
+        return self.latents or self.output.with_suffix(LATENTS)
 
     @property
     def parts(self) -> list[Path]:
         """Every file of the run before it is complete; what is there after the run is left over."""
-        files = (self.output, self.latents or self.scratch, self.preview)
+        files = (self.output, self.kept_latents, self.preview)
         return [part_of(path, self.owner) for path in files if path is not None]
 
     def without_images(self) -> Job:
@@ -85,7 +89,12 @@ class Job:
         )
 
     def report(
-        self, seconds: Mapping[str, float], steps: Sequence[float], ranks: Sequence[Mapping[str, Any]], digest: str
+        self,
+        seconds: Mapping[str, float],
+        steps: Sequence[float],
+        ranks: Sequence[Mapping[str, Any]],
+        digest: str,
+        warnings: Sequence[str] = (),
     ) -> Report:
         """The report; `ranks` are traffic and memory of every rank, `digest` is that of the final latents."""
         return Report(
@@ -98,7 +107,12 @@ class Job:
             seed=self.seed,
             output=self.output,
             latents_sha256=digest,
+            warnings=tuple(warnings),
         )
+
+    def about_latents(self, digest: str) -> dict[str, str]:
+        """Metadata of the final latents' file."""
+        return {"model": self.plan.facts.name, "seed": str(self.seed), "prompt": self.prompt, "sha256": digest}
 
     def tags(self, digest: str) -> dict[str, str]:
         """Tags of the video, without time, host or path, so that equal clips are equal files."""

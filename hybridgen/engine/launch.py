@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hybridgen.distributed.files import free_name
 from hybridgen.distributed.processes import GRACE, LINE, RankContext, Status, cause_of, run_local
 from hybridgen.engine import environment
 from hybridgen.engine.job import LATENTS_DONE, Job
@@ -44,7 +43,7 @@ def launch(job: Job, start_method: str | None = None) -> Report:
 
     def clean_up(folder: Path) -> None:
         remove_parts(job.parts)
-        kept.extend(_keep_latents(job, folder))
+        kept.extend(_kept_latents(folder))
 
     try:
         others = [partial(_work, job=job.without_images())] * (job.plan.world_size - 1)
@@ -70,20 +69,14 @@ def _work(context: RankContext, job: Job) -> Report:
     return work(context, job)
 
 
-def _keep_latents(job: Job, folder: Path) -> list[str]:
-    """Rename the final latents that a failed run left behind, and tell the user.
+def _kept_latents(folder: Path) -> list[str]:
+    """Tell the user where the final latents are that a failed run left behind.
 
-    `folder` is the ranks' own: the mark in it tells that the latents are of this run, and complete.
+    `folder` is the ranks' own: the mark in it says where they are, once they are complete.
     """
-    if not (folder / LATENTS_DONE).exists():
-        return []
-    if job.latents is not None:
-        return [f"kept: {job.latents} (the final latents)"]
-    if not job.scratch.exists():  # the run came to its end
-        return []
-    name = free_name(job.output.with_suffix(".latents.safetensors"), ".latents.safetensors")
-    job.scratch.rename(name)
-    return [f"kept: {name} (the final latents)"]
+    mark = folder / LATENTS_DONE
+    path = Path(mark.read_text()) if mark.exists() else None
+    return [f"kept: {path} (the final latents)"] if path is not None and path.exists() else []
 
 
 def _join(job: Job, joined: environment.JoinedRank) -> Report:
@@ -107,7 +100,7 @@ def _join(job: Job, joined: environment.JoinedRank) -> Report:
             cause = cause_of(error, rank, status.read(0))
             if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
                 _leave(1)
-            raise cause.failure(world, tuple(_keep_latents(job, Path(name)))) from error
+            raise cause.failure(world, tuple(_kept_latents(Path(name)))) from error
         finally:
             if rank == 0:
                 remove_parts(job.parts)

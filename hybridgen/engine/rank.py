@@ -33,6 +33,7 @@ class Rank:
     """Wall-clock seconds by stage."""
     steps: list[float] = field(default_factory=list)
     """Seconds of every denoising step."""
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> bool:
@@ -56,6 +57,11 @@ class Rank:
     def broadcast_object(self, thing: Any) -> Any:
         """Send rank 0's small object to every rank."""
         return self.mesh.world().broadcast_object(thing) if self.context.world > 1 else thing
+
+    def warn(self, text: str) -> None:
+        """Show a warning at once, and keep it for the report."""
+        self.warnings.append(text)
+        self.progress.note(f"warning: {text}")
 
     def set_status(self, doing: str) -> None:
         """Set the status that tells the launcher what this rank is doing."""

@@ -115,6 +115,8 @@ class Report:
     """Path of the video or image."""
     latents_sha256: str
     """SHA-256 of the final latents; "" where another engine ran the plan."""
+    warnings: tuple[str, ...] = ()
+    """What the ranks warned of, such as a prompt that is longer than what the model reads."""
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON has it."""

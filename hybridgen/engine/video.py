@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridgen.distributed.files import take_name, written_whole
+from hybridgen.distributed.files import part_of, take_free_name
 
 Frames = NDArray[np.uint8]
 """Frames of a clip as an array [t, H, W, 3]."""
+BT709 = (
+    "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd+full_chroma_int,"
+    "setparams=range=tv:color_primaries=bt709:color_trc=bt709:colorspace=bt709"
+)
+"""Colours of a video, converted and tagged. Untagged, players guess by the height, and ffmpeg converts to BT.601."""
+SHEET = 5, 2
+"""Columns and rows of a contact sheet."""
 
 
 class VideoWriter:
@@ -43,7 +50,8 @@ class VideoWriter:
             *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error"),
             *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:g}", "-i", "-"),
             *("-f", "ffmetadata", "-i", str(self.tags_file), "-map", "0:v", "-map_metadata", "1"),
-            *("-c:v", "libx264", "-crf", "16", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-bitexact"),
+            *("-vf", BT709, "-c:v", "libx264", "-crf", "16", "-pix_fmt", "yuv420p"),
+            *("-movflags", "+faststart", "-bitexact"),
             *("-f", "mp4", str(self.part)),
         ]
         self.ffmpeg = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -65,8 +73,11 @@ class VideoWriter:
         """Add frames [t, H, W, 3], uint8."""
         self.queue.put(frames)
 
-    def close(self) -> None:
-        """Finish the file and give it its name. Raises RuntimeError with ffmpeg's words if it failed."""
+    def close(self) -> Path:
+        """Finish the file and give it its name, or the next that is free; returns it.
+
+        Raises RuntimeError with ffmpeg's words, OSError where the folder fails.
+        """
         self.queue.put(None)
         self.thread.join()
         _, words = self.ffmpeg.communicate()
@@ -75,7 +86,7 @@ class VideoWriter:
             self.part.unlink(missing_ok=True)
             said = words.decode(errors="replace").strip() or str(self.error or f"exit code {self.ffmpeg.returncode}")
             raise RuntimeError(f"ffmpeg could not write {self.path}: {said}")
-        take_name(self.part, self.path, self.overwrite)
+        return _named(self.part, self.path, self.overwrite)
 
 
 class PictureWriter:
@@ -89,8 +100,8 @@ class PictureWriter:
         """Add the one frame [1, H, W, 3], uint8."""
         self.frames.append(frames)
 
-    def close(self) -> None:
-        """Write the file and give it its name."""
+    def close(self) -> Path:
+        """Write the file and give it its name, or the next that is free; returns it."""
         from PIL import Image, PngImagePlugin
 
         (frame,) = np.concatenate(self.frames)
@@ -98,7 +109,15 @@ class PictureWriter:
         for key, value in self.tags.items():
             info.add_itxt(key.capitalize(), value)
         Image.fromarray(frame).save(self.part, "png", pnginfo=info)
-        take_name(self.part, self.path, self.overwrite)
+        return _named(self.part, self.path, self.overwrite)
+
+
+def _named(part: Path, path: Path, overwrite: bool) -> Path:
+    """Give a finished file its name, or the next that is free. Raises OSError with the name that the user knows."""
+    try:
+        return take_free_name(part, path, overwrite)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def tags_of(part: Path) -> Path:
@@ -169,21 +188,22 @@ def last_frames(path: Path, count: int) -> list[Frames]:
     return list(deque(frames_of(path), maxlen=count))
 
 
-def contact_sheet(frames: Frames, path: Path, columns: int = 5, rows: int = 2, owner: object = None) -> None:
+def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = False) -> None:
     """Frames spread evenly over the clip, first and last included, side by side in one PNG.
 
     `owner` names the unfinished file.
     """
     from PIL import Image
 
-    count = min(len(frames), columns * rows)
+    count = min(len(frames), SHEET[0] * SHEET[1])
     picks = [frames[round(i * (len(frames) - 1) / max(count - 1, 1))] for i in range(count)]
-    columns = min(columns, count)
+    columns = min(SHEET[0], count)
     height, width, gap = *frames.shape[1:3], 2
     lines = -(-count // columns)
     sheet = np.full((lines * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
     for i, pick in enumerate(picks):
         y, x = (i // columns) * (height + gap), (i % columns) * (width + gap)
         sheet[y : y + height, x : x + width] = pick
-    with written_whole(path, owner) as part:
-        Image.fromarray(sheet).save(part, "png")
+    part = part_of(path, owner)
+    Image.fromarray(sheet).save(part, "png")
+    _named(part, path, overwrite)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
-from hybridgen.engine.decode import decode, decode_guarded, digest_of, keep_latents
+from hybridgen.engine.decode import decode, decode_guarded, digest_of, latents_kept
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
@@ -37,9 +37,8 @@ def work(context: RankContext, job: Job) -> Report:
     if job.plan.facts.guarded:
         decode_guarded(rank, model, latents, digest, guardrail)
     else:
-        if latents is not None:
-            keep_latents(rank, latents, digest)
-        decode(rank, model, latents, digest)
+        with latents_kept(rank, latents, digest):
+            decode(rank, model, latents, digest)
     return finish(rank, digest, started)
 
 
@@ -146,10 +145,8 @@ def finish(rank: Rank, digest: str, started: float) -> Report:
     world = rank.mesh.world()
     mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
     everyone = world.gather_objects(mine) if rank.context.world > 1 else [mine]
-    if rank.first and rank.job.latents is None:
-        rank.job.scratch.unlink(missing_ok=rank.job.plan.facts.guarded)
     rank.seconds["total"] = time.perf_counter() - started
-    report: Report = rank.broadcast_object(rank.job.report(rank.seconds, rank.steps, everyone, digest))
+    report: Report = rank.broadcast_object(rank.job.report(rank.seconds, rank.steps, everyone, digest, rank.warnings))
     if rank.context.world > 1:
         world.barrier()
         dist.destroy_process_group()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hybridgen.distributed.files import may_write, written_whole
+from hybridgen.distributed.files import may_write, take_free_name, take_name, written_whole
 from hybridgen.errors import RequestError
 
 
@@ -60,3 +61,52 @@ def test_a_file_that_may_be_replaced_may_be_written(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("mine")
     may_write("out", tmp_path / "a.yaml", (".yaml",), overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
+
+
+def no_links(*_: object, **__: object) -> None:
+    """What os.link does on exFAT, gcsfuse and many CIFS mounts."""
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_a_file_takes_its_name_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", no_links)
+    path, part = tmp_path / "a.mp4", tmp_path / "part"
+    part.write_text("new")
+    take_name(part, path, overwrite=False)
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+    part.write_text("newer")
+    with pytest.raises(FileExistsError):
+        take_name(part, path, overwrite=False)
+    assert path.read_text() == "new" and part.read_text() == "newer"
+    may_write("out", tmp_path / "b.mp4")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_that_is_taken_gives_the_next_number(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    (tmp_path / "a.mp4").write_text("of another run")
+    (tmp_path / "a-2.mp4").symlink_to("nowhere")
+    (tmp_path / "part").write_text("mine")
+    assert take_free_name(tmp_path / "part", tmp_path / "a.mp4") == tmp_path / "a-3.mp4"
+    assert (tmp_path / "a-3.mp4").read_text() == "mine" and (tmp_path / "a.mp4").read_text() == "of another run"
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".mp4", "x" * 300 + ".mp4", "a\0b.mp4"])
+def test_a_name_that_the_file_system_does_not_take_is_told_before(name: str, tmp_path: Path) -> None:
+    """The first one is legal, but its unfinished form is not."""
+    with pytest.raises(RequestError) as refusal:
+        may_write("out", tmp_path / name, (".mp4",))
+    assert refusal.value.rule == "output-folder" and "cannot be written" in refusal.value.message
+
+
+def test_a_full_disk_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RequestError, match="No space left on device"):
+        may_write("out", tmp_path / "a.mp4")
+    assert list(tmp_path.iterdir()) == []

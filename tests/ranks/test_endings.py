@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import torch.distributed as dist
 from hybridgen.cli.main import call
 from hybridgen.distributed.processes import RankContext
 from hybridgen.engine import worker
-from hybridgen.engine.video import VideoWriter
+from hybridgen.engine.video import Frames, VideoWriter
 from hybridgen.errors import RunFailed
 from hybridgen.models.wan.denoiser import WanEncoder
 from tests.support.command import Command, start
@@ -160,6 +162,45 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_no_half_of_a_file(
     assert call("run --model demo -p x --steps 1 --out clip.mp4 --preview sheet.png".split()) == 1
     assert "killed by SIGKILL" in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clip.latents.safetensors", "clip.mp4"]
+
+
+def test_latents_survive_a_folder_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The folder of --out goes away while the video is decoded, with the latents in it: they are kept a second time."""
+    add = VideoWriter.add
+
+    def gone(writer: VideoWriter, frames: Frames) -> None:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        add(writer, frames)
+
+    monkeypatch.setattr(VideoWriter, "add", gone)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    assert call("run --model demo -p x --steps 1 --out out/clip.mp4".split()) == 1
+    err = capfd.readouterr().err
+    kept = tmp_path / "clip.latents.safetensors"
+    assert f"kept: {kept} (the final latents)" in err and "out/clip.mp4" in err
+    assert safetensors.torch.load_file(kept)["latents"].shape == (1, 16, 5, 8, 8)
+
+
+def test_a_name_that_another_run_took_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    close = VideoWriter.close
+
+    def taken(writer: VideoWriter) -> Path:
+        (tmp_path / "clip.mp4").write_text("of another run")
+        return close(writer)
+
+    monkeypatch.setattr(VideoWriter, "close", taken)
+    monkeypatch.chdir(tmp_path)
+    assert call("run --model demo -p x --steps 1 --out clip.mp4 --report clip.json".split()) == 0
+    out, err = capfd.readouterr()
+    assert out == "clip-2.mp4\n" and "warning: clip.mp4 was made by another run" in err
+    assert (tmp_path / "clip.mp4").read_text() == "of another run"
+    report = json.loads((tmp_path / "clip.json").read_text())
+    assert report["output"] == "clip-2.mp4" and len(report["warnings"]) == 1
 
 
 def test_a_lost_rank_of_a_joined_job_is_reported_once(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from imageio_ffmpeg import get_ffmpeg_exe
 
 from hybridgen.distributed.progress import Progress
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import make_job
-from hybridgen.engine.video import read_frames, read_tags
+from hybridgen.engine.video import VideoWriter, read_frames, read_tags
 from hybridgen.engine.worker import work
 from hybridgen.models.catalogue import DEMO_FOLDER
 from hybridgen.recipe.fields import compose
@@ -84,6 +86,21 @@ def test_the_video_shows_what_was_decoded_and_says_how_it_was_made(alone: Path) 
     tags = read_tags(alone / "clip.mp4")
     report = json.loads((alone / "clip.json").read_text())
     assert tags["request"] == report["request"] and tags["latents_sha256"] == report["latents_sha256"]
+
+
+def test_colours_of_a_video_are_bt709_and_say_so(tmp_path: Path) -> None:
+    """What a player shows that reads the tags, and what the file holds: luma of BT.709 in the TV's range."""
+    frames = np.broadcast_to(np.array([200, 60, 40], np.uint8), (4, 96, 160, 3))
+    writer = VideoWriter(tmp_path / "a.mp4", tmp_path / "part", (160, 96), 8, {})
+    writer.add(frames)
+    writer.close()
+    said = subprocess.run([get_ffmpeg_exe(), "-i", str(tmp_path / "a.mp4")], capture_output=True, text=True).stderr
+    assert "yuv420p(tv, bt709, progressive)" in said  # matrix, primaries and transfer are the same
+    assert np.abs(read_frames(tmp_path / "a.mp4").astype(int) - frames).max() <= 2
+    raw = ["-f", "rawvideo", "-pix_fmt", "yuv420p", "-"]
+    stored = subprocess.run([get_ffmpeg_exe(), "-i", str(tmp_path / "a.mp4"), *raw], capture_output=True).stdout
+    luma = 16 + 219 / 255 * (0.2126 * 200 + 0.7152 * 60 + 0.0722 * 40)
+    assert abs(stored[0] - luma) <= 1
 
 
 def test_the_last_step_is_logged_also_right_after_another(
