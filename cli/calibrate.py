@@ -41,7 +41,8 @@ def calibrate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Measure rates and exchanges of this machine and write them as a file that plan --hardware reads."""
-    check_runtime(Runtime(device=device, dtype=dtype))
+    runtime = Runtime(device=device, dtype=dtype)
+    check_runtime(runtime)
     check_count("gpus", gpus)
     if tokens is not None and tokens < 1:
         raise RequestError("tokens", "tokens", tokens, "must be 1 or more", [2048])
@@ -57,7 +58,7 @@ def calibrate(
     text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {base.title} ...")
     from hybridgen.engine.calibrate import Settings, run
 
-    settings = Settings(facts, dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
+    settings = Settings(facts, runtime.dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
     found = run(settings)
     calibration.write(out, base.name, f"{base.title}, calibrated", found)
     text.say("", *text.table(("constant", "value", "how"), calibration.summary(found)), "")

@@ -84,10 +84,10 @@ def call(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if error.format_message():  # none: help was shown, since no command of a group was given
-            text.say(*_usage(error))
+            _refuse(found := _usage(error, arguments), [], _wants_json(found, arguments, flags))
         return 2
     except RequestError as error:
-        _refuse(error, ["hybridgen", *arguments], as_json=bool(flags.get("json") or flags.get("as_json")))
+        _refuse(error, ["hybridgen", *arguments], _wants_json(error, arguments, flags))
         return 2
     except RunFailed as error:
         text.say(*error.lines())
@@ -104,6 +104,11 @@ def call(arguments: list[str]) -> int:
         return 1
 
 
+def _wants_json(error: RequestError, arguments: list[str], flags: dict[str, Any]) -> bool:
+    """Whether an error is to be data on stdout; where the flags could not be read, the words say so."""
+    return "--json" in arguments if error.rule == "usage" else bool(flags.get("json") or flags.get("as_json"))
+
+
 def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
     """Print why a request cannot be served, on one rank of a joined job; with --json also as data on stdout."""
     from hybridgen.cli.explanations import reasons
@@ -113,26 +118,21 @@ def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
         return
     why = reasons()
     where = f"rank {here.rank}: " if here and here.rank else ""
-    first, *rest = error.lines(command, why)
+    first, *rest = (line.replace("\n", "\\n") for line in error.lines(command, why))
     text.say(where + first, *rest)
     if as_json:
         text.answer(json.dumps({"error": error.as_data(command, why)}, indent=2))
 
 
-def _usage(error: Any) -> list[str]:
-    """A wrong flag or value as an error in one line."""
-    from hybridgen.cli.options import peers
+def _usage(error: Any, arguments: list[str]) -> RequestError:
+    """A wrong flag or value as the error of a request."""
+    from hybridgen.cli import foreign
 
-    message = " ".join(error.format_message().split())
-    name, known = getattr(error, "option_name", ""), peers()
-    if name in known:
-        engine, flag = known[name]
-        message = f"{engine}'s {name} is {flag} here"
-    lines = [f"error[usage]: {message}"]
+    if (found := foreign.unknown_flag(error, arguments)) is not None:
+        return found
     context = getattr(error, "ctx", None)
-    if context is not None:
-        lines.append(f"  try:  {context.command_path} --help")
-    return lines
+    tries = [] if context is None else [f"{context.command_path} --help"]
+    return RequestError("usage", "", None, " ".join(error.format_message().split()), tries=tries)
 
 
 if __name__ == "__main__":

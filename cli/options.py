@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
+from hybridgen.distributed.files import read_bytes
+from hybridgen.engine import environment
+from hybridgen.errors import RequestError
 from hybridgen.recipe import fields as recipe
 from hybridgen.recipe.flags import name_of
 from hybridgen.recipe.typed import hints, plain
 
 PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Parallel", "runtime": "Runtime"}
-
-PEERS = {
-    "--num_inference_steps": ("xDiT", "--steps"),
-    "--num_frames": ("xDiT", "--frames"),
-    "--guidance_scale": ("xDiT", "--guidance"),
-    "--output": ("other tools", "--out"),
-}
-
-
-def peers() -> dict[str, tuple[str, str]]:
-    """Other tools' spellings of flags that exist here (tool, flag); those of strategies are declared with them."""
-    from hybridgen.strategies.registry import SETTINGS
-
-    return {flag: peer for item in SETTINGS for flag, peer in item.peers.items()} | PEERS
-
+MOST_PROMPT = 2**20
+"""Most bytes of a prompt that is read from a file."""
 
 def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
     """Given fields of a recipe's sections as words of a command.
@@ -45,6 +37,31 @@ def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any)
     return found
 
 
+def prompt_of(given: str) -> str:
+    """The prompt that a flag gives: the text of FILE for @FILE, of stdin for -, or the words as they are.
+
+    @@ at the start stands for one @. Only the reporting rank of a joined job reads. Raises RequestError (prompt).
+    """
+    if given.startswith("@@"):
+        return given[1:]
+    if (given != "-" and not given.startswith("@")) or not environment.is_reporter():
+        return given
+    try:
+        if given == "-":
+            found = sys.stdin.buffer.read(MOST_PROMPT + 1) if sys.stdin is not None else b""
+        else:
+            found = read_bytes(Path(given[1:]), MOST_PROMPT + 1)
+    except OSError as error:
+        near = f"@{given} for a prompt that starts with @"
+        raise RequestError("prompt", "prompt", given, f"cannot be read: {error.strerror}", near) from error
+    if len(found) > MOST_PROMPT:
+        raise RequestError("prompt", "prompt", given, f"has more than {MOST_PROMPT:,} bytes")
+    try:
+        return found.decode().strip()
+    except UnicodeDecodeError as error:
+        raise RequestError("prompt", "prompt", given, "is not text in UTF-8") from error
+
+
 def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Any]:
     """Give a verb the flags of these sections of a recipe, and those that the dataclass `own` declares.
 
@@ -54,6 +71,8 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
     def decorate(verb: Callable[..., Any]) -> Any:
         def command(**given: Any) -> None:
             mine = {item.name: given.pop(item.name) for item in fields(own)}
+            if given.get("prompt") is not None:
+                given["prompt"] = prompt_of(given["prompt"])
             verb(own(**mine), given)
 
         params = [_of_recipe(*one) for one in recipe.options() if one[0] in sections]

@@ -178,7 +178,9 @@ def check(
     if as_json:
         text.answer(json.dumps([_as_data(fault) for fault in found], indent=2))
     elif os.environ.get("GITHUB_ACTIONS") == "true":
-        text.answer(*map(_annotation, found))
+        for one in found:
+            assert one.place is not None
+            text.annotate(*one.place, one.rule, one.remark)
     else:
         text.answer(*(f"{one.place}: {one.rule}: {one.remark}" for one in found))
     verdict = text.counted(len(found), "fault") if found else "all good"
@@ -202,16 +204,6 @@ def _as_data(fault: RequestError) -> dict[str, Any]:
     """A fault as data: file, line and column in addition to the parts of every error."""
     data = fault.as_data()
     return {**data.pop("place"), **data, "message": fault.remark}
-
-
-def _annotation(fault: RequestError) -> str:
-    """A fault as GitHub's runners read it, in one line."""
-    assert fault.place is not None
-    where = f"file={fault.place.file},line={fault.place.line},col={fault.place.column},title={fault.rule}"
-    message = fault.remark
-    for character in "%\r\n":
-        message = message.replace(character, f"%{ord(character):02X}")
-    return f"::error {where}::{message}"
 
 
 @app.command(cls=Verb)
@@ -255,6 +247,7 @@ def _exports(error: RequestError, recipe: Path, to: Target, settings: list[str])
 def import_(
     file: Annotated[Path, typer.Argument(help="Configuration of TensorRT-LLM VisualGen.", metavar="FILE")],
     model: Annotated[Optional[str], typer.Option(help="Model, if the file names none.", metavar="NAME")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse keys that are not known here.")] = False,
     out: OUT = None,
     overwrite: OVERWRITE = False,
 ) -> None:
@@ -262,7 +255,7 @@ def import_(
     from hybridgen.interop.trtllm_import import load
     from hybridgen.recipe.text import dumps
 
-    recipe, left_out = load(file, model)
+    recipe, left_out = load(file, model, strict)
     planned(recipe)
     text.say(*(f"warning: left out or changed: {one}" for one in left_out))
     _write(dumps(recipe), out, overwrite)

@@ -140,14 +140,42 @@ def quantity(flag: str, given: str | None, units: dict[str, float], example: str
     return float(match[1]) * units[match[2].lower()]
 
 
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, or turn the direction of text; line ends and tabs are not among them."""
+
+
+def clean(line: str) -> str:
+    """A line that shows and does nothing else: control characters escaped, and no command of GitHub's runners.
+
+    Much of what is printed comes from files of others: recipes, checkpoints, names.
+    """
+    line = CONTROLS.sub(lambda one: repr(one[0])[1:-1], line)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        line = re.sub(r"^(\s*)(::|##\[)", r"\1\\\2", line, flags=re.MULTILINE)
+    return line
+
+
 def say(*lines: str) -> None:
     """Print to stderr everything that is not the answer."""
     with suppress(OSError):  # nobody listens any more, which is no reason to end a run
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
         sys.stderr.flush()
 
 
 def answer(*lines: str) -> None:
     """Print the answer to stdout."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
     sys.stdout.flush()
+
+
+def annotate(file: str, line: int, column: int, title: str, message: str) -> None:
+    """Print an error for GitHub's runners to show beside a line of a file."""
+    values = {"file": file, "line": line, "col": column, "title": title}
+    where = ",".join(f"{name}={_percent(str(value), ':,')}" for name, value in values.items())
+    sys.stdout.write(f"::error {where}::{_percent(message)}\n")
+
+
+def _percent(value: str, special: str = "") -> str:
+    """A value with %, line ends and special characters as %XX; other control characters escaped."""
+    found = "".join(f"%{ord(one):02X}" if one in f"%\r\n{special}" else one for one in value)
+    return CONTROLS.sub(lambda one: repr(one[0])[1:-1], found)

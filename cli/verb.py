@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import EnumMeta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typer.exceptions import TyperException
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+
+from hybridgen.errors import RequestError, did_you_mean
 
 PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, r"[+-]?[0-9]{1,18}"),
@@ -63,6 +67,24 @@ class LazyVerbs(Verbs):
         return name, group.commands.get(str(name), group), rest
 
 
+NUMBERS = {int: "must be a whole number", float: "must be a number"}
+"""What is said of a value that is none, by type of a flag."""
+
+
+def _by_typer(param: Any, typers: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """The value as typer reads it. Raises RequestError (usage) for text that is not a number, or not a choice."""
+    kind = param.type_descriptor.annotation
+    choices = [one.value for one in kind] if isinstance(kind, EnumMeta) else []
+    try:
+        return typers(context, value)
+    except TyperException as error:
+        problem = "is not one of the choices" if choices else NUMBERS.get(kind)
+        if problem is None or not isinstance(value, str):
+            raise
+        near = [*did_you_mean(value, choices), *choices]
+        raise RequestError("usage", param.opts[0].lstrip("-"), value, problem, list(dict.fromkeys(near))) from error
+
+
 def _read(param: Any, typers: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """The value of a flag or argument in its type, after its callback."""
     kind, pattern = PLAIN.get(param.type_descriptor.annotation, (None, ""))
@@ -71,5 +93,5 @@ def _read(param: Any, typers: Callable[[Any, Any], Any], context: Any, value: An
     elif kind is not None and isinstance(value, str) and re.fullmatch(pattern, value):
         value = kind(value)
     else:
-        return typers(context, value)
+        return _by_typer(param, typers, context, value)
     return value if param.callback is None else param.callback(context, param, value)

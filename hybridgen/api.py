@@ -15,7 +15,7 @@ from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
 from hybridgen.engine.options import Engine, RunOptions
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import make_job, with_seed
+from hybridgen.engine.prepare import has_prompt, make_job, with_seed
 from hybridgen.engine.report import Report
 from hybridgen.errors import did_you_mean
 from hybridgen.models import catalogue
@@ -57,7 +57,7 @@ def run(
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)
-    if options.dry_run or not recipe.request.prompt:
+    if options.dry_run or not has_prompt(recipe.request):
         screen.planned(recipe, plan, inputs)
     if options.dry_run:
         return None

@@ -97,7 +97,7 @@ class RequestError(ValueError):
 
     def commands(self, command: Sequence[str] = ()) -> list[str]:
         """What to try, as whole commands; `command` is what the user typed, as words."""
-        return [t if isinstance(t, str) else shlex.join(changed(list(command), t)) for t in self.tries]
+        return [t if isinstance(t, str) else quoted(changed(list(command), t)) for t in self.tries]
 
     def lines(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> list[str]:
         """What is printed: a first line that says it all, then at most one why: and the try: lines.
@@ -143,6 +143,17 @@ def changed(command: list[str], change: Change) -> list[str]:
                 del open_changes[name]
                 break
     return words + [w for name, value in open_changes.items() if value is not None for w in (_flag(name), value) if w]
+
+
+def quoted(words: Iterable[str]) -> str:
+    """Words as a command in one line, for a shell; line ends and other control characters are escaped."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
+
+
+def _escaped(word: str) -> str:
+    """A word in the form of bash's $'...'."""
+    plain = word.replace("\\", r"\\").replace("'", r"\'")
+    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in plain)
 
 
 def _flag(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span, table
+from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
@@ -12,7 +13,6 @@ from hybridgen.planner.hardware.hosts import ranks_of_domain, spread
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
@@ -21,7 +21,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     clip, name = plan.clip, plan.facts.name
     guided = "guidance on" if plan.branches == 2 else "no guidance"
     made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
-    what = f"{made}, {guided}, {DTYPES[plan.dtype]}"
+    what = f"{made}, {guided}, {SHORT_DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
     if gpus > (size := ranks_of_domain(gpus, hardware)):
         each = f"of {size}" if gpus % size == 0 else f"of up to {size}"

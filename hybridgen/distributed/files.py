@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,20 @@ RULES = {
 }
 PROBE = 4096
 """Bytes that a look at a folder writes, so that a full disk shows."""
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file. Raises OSError, also for what is not a regular file and might never end."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for the writer of a pipe
+    try:
+        if stat.S_ISDIR(kind := os.fstat(file).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        with os.fdopen(file, "rb", closefd=False) as reader:
+            return reader.read(most)
+    finally:
+        os.close(file)
 
 
 def part_of(path: Path, owner: object) -> Path:

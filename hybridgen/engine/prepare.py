@@ -32,9 +32,15 @@ def with_seed(recipe: Recipe) -> Recipe:
     return replace(recipe, request=replace(recipe.request, seed=secrets.randbelow(2**32)))
 
 
+def has_prompt(request: Request) -> bool:
+    """Whether a request says what the clip shows: in words, or by a picture or video beside an empty prompt."""
+    given = (request.image, request.last_image, request.video)
+    return bool(request.prompt) or (request.prompt is not None and any(one is not None for one in given))
+
+
 def check_prompt(recipe: Recipe, plan: Plan) -> None:
-    """Raise RequestError (prompt-missing) for a recipe without a prompt."""
-    if not recipe.request.prompt:
+    """Raise RequestError (prompt-missing) for a recipe without a prompt. It may be empty where a picture is given."""
+    if not has_prompt(recipe.request):
         ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
         problem = f"is missing; the plan is legal ({ranks}), say what the clip shows"
         raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
@@ -50,7 +56,7 @@ def make_job(
     """
     check_prompt(recipe, plan)
     request, facts = recipe.request, plan.facts
-    assert request.prompt and request.seed is not None
+    assert request.prompt is not None and request.seed is not None
     check_inputs(request, facts, plan.clip)
     video = outputs.video or default_name(request.prompt, request.seed, endings(plan.clip.frames)[0])
     if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not

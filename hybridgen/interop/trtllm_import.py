@@ -6,7 +6,7 @@ change the clip or the speed there and have no counterpart here are named in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -15,9 +15,9 @@ from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.interop.trtllm import BACKENDS, DEGREES
 from hybridgen.models import catalogue
 from hybridgen.recipe import source
-from hybridgen.recipe.fields import Checkpoint, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe.fields import WRITTEN, Checkpoint, Parallel, Recipe, Request, Runtime
 from hybridgen.recipe.source import Source
-from hybridgen.recipe.typed import shown
+from hybridgen.recipe.typed import Keys, dotted, shown
 from hybridgen.strategies.registry import AXES, Degrees
 
 FILE = source.Kind("", "parallel_config or parallel", "import-unreadable", "import-key", "import-value")
@@ -56,6 +56,8 @@ FOREIGN = ("dp_size", "fsdp_size", "cp_size", "refiner_", "t5_fsdp_size")
 KERNELS = {there: here for here, there in BACKENDS.items()}
 ORDER = {"cp": [axis for axis in AXES if Degrees.axes[axis].divides == "keys"]}
 """Parts of TensorRT-LLM's dim_order with other names here."""
+SPLITS = re.compile("size|degree|parallel")
+"""Parts of the names of keys that split the work."""
 SWITCHES = ("enable", "enable_cuda_graph", "enable_torch_compile")
 
 
@@ -80,14 +82,15 @@ class Read:
     compilation_config: Optional[Compilation] = None
 
 
-def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
+def load(file: Path, model: str | None = None, strict: bool = False) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe that a file describes, and what was left out.
 
-    `model` names the checkpoint where the file does not (there it is given on the command line). Raises
+    `model` names the checkpoint where the file does not (there it is given on the command line). Keys that neither
+    generation has are left out, unless they name a split or `strict` is set. Raises
     RequestError: import-unreadable, import-key, import-value, import-model, import-foreign.
     """
     given = source.read(file, FILE)
-    content = _sections(given)
+    content, unknown = _sections(given, strict)
     given.as_(Read)
     name = model or content.get("model")
     if not name:
@@ -95,8 +98,9 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     parallel, left_out = _parallel(given)
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
-    left_out += [*more, *_left_out(content, backend)]
+    left_out += [*more, *_left_out(content, backend), *unknown]
     recipe = Recipe(
+        license=WRITTEN,
         model=str(name),
         checkpoint=Checkpoint(revision=None if model else content.get("revision")),
         request=request,
@@ -112,30 +116,40 @@ def load(file: Path, model: str | None = None) -> tuple[Recipe, tuple[str, ...]]
     return replace(recipe, notes=notes), tuple(left_out)
 
 
-def _sections(given: Source) -> dict[str, Any]:
-    """Top-level sections under their current names. Raises RequestError."""
+def _sections(given: Source, strict: bool) -> tuple[dict[str, Any], list[str]]:
+    """Top-level sections under their current names, and the keys that are left out. Raises RequestError."""
     found = given.content
-    _known(found, {*SECTIONS, *TOP, *OLDER_TOP}, (), given)
+    left_out = _unknown(found, {*SECTIONS, *TOP, *OLDER_TOP}, (), given, strict)
     for name, value in found.items():
         if SECTIONS.get(name, name).endswith("_config") and not isinstance(value or {}, dict):
             raise given.fault((name,), "must hold keys of its own", shown(value))
     known = {*DEGREES, *OTHER_PARALLEL}
-    for section in {"parallel", "parallel_config"} & found.keys():
-        names = [name for name in found[section] or () if not _is_foreign(name)]
-        _known(names, known | {f"dit_{name}" for name in known}, (section,), given)
-    return {SECTIONS.get(name, name): value for name, value in found.items()}
+    known |= {f"dit_{name}" for name in known}
+    for section in sorted({"parallel", "parallel_config"} & found.keys()):
+        held = {name: value for name, value in (found[section] or {}).items() if not _is_foreign(name)}
+        left_out += _unknown(held, known, (section,), given, strict)
+    return {SECTIONS.get(name, name): value for name, value in found.items()}, left_out
 
 
 def _is_foreign(name: str) -> bool:
     return name.removeprefix("dit_").startswith(FOREIGN)
 
 
-def _known(keys: Iterable[str], known: set[str], above: tuple[str, ...], given: Source) -> None:
-    """Raise RequestError (import-key) for the first key that neither generation has."""
-    for name in keys:
-        if name not in known:
-            near = did_you_mean(name, sorted(known))
+def _unknown(held: dict[str, Any], known: set[str], above: Keys, given: Source, strict: bool) -> list[str]:
+    """Keys that neither generation has, in words: a newer version may have them.
+
+    Raises RequestError (import-key) for one that looks like a typing error or splits the work, and for any if `strict`.
+    """
+    left_out = []
+    for name, value in held.items():
+        if name in known:
+            continue
+        near = did_you_mean(name, sorted(known), cutoff=0.6 if strict else 0.8)
+        if strict or near or (SPLITS.search(name) and value not in (1, None, False)):
+            near = near or did_you_mean(name, sorted(known))
             raise given.fault((*above, name), "is not a key of VisualGen, old or new", None, near, "import-key")
+        left_out.append(f"the key {dotted((*above, name))}, which is not known here")
+    return left_out
 
 
 def _parallel(file: Source) -> tuple[Parallel, list[str]]:

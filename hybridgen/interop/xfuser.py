@@ -59,7 +59,7 @@ def make_job(
     check_prompt(recipe, plan)
     _check(recipe, plan, outputs)
     request = recipe.request
-    assert request.prompt and request.seed is not None
+    assert request.prompt is not None and request.seed is not None
     video = outputs.video or default_name(request.prompt, request.seed)
     check_outputs(outputs, video)
     check_machine(plan, device_of("cuda"))

@@ -11,6 +11,7 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.layout import Layout, TokenShards, split_rows
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 FP32 = ITEMSIZE["float32"]
 """Bytes of one element that stays in fp32 whatever the dtype: latents, log-sum-exp, sums of norms."""
 

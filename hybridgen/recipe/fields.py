@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
 from hybridgen.errors import RequestError
 from hybridgen.models.catalogue import DEFAULT_MODEL
 from hybridgen.models.registry import MODELS
+from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.recipe import source, typed
 from hybridgen.recipe.flags import flag, name_of
 from hybridgen.recipe.source import Source
@@ -22,7 +23,13 @@ from hybridgen.strategies.registry import SETTINGS
 
 SCHEMA = 1
 """Version of the recipe format."""
+WRITTEN = "CC0-1.0"
+"""Licence of a recipe that a command writes, which claims nothing; whoever publishes it may choose another."""
 FILE = source.Kind("recipe", "schema: 1", "recipe-unreadable", "recipe-key", "recipe-value")
+
+
+MORE_DTYPES = {"float": "float32", "half": "float16", "f32": "float32", "f16": "float16"}
+"""Names of dtypes that other tools take."""
 
 
 def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
@@ -91,6 +98,13 @@ else:
     Parallel = make_dataclass("Parallel", _parallel(), bases=(Declared,), namespace=about)
 
 
+def whole_dtype(name: str) -> str:
+    """The whole name of a dtype that was given by a short one, such as bf16; another text as it is."""
+    spelled = name.lower().removeprefix("torch.")
+    names = {**{one: one for one in SHORT_DTYPES}, **{short: one for one, short in SHORT_DTYPES.items()}, **MORE_DTYPES}
+    return names.get(spelled, name)
+
+
 @dataclass
 class Runtime(Declared):
     """The runtime: device, dtype and kernel."""
@@ -98,6 +112,11 @@ class Runtime(Declared):
     device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME")
     dtype: Optional[str] = flag("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
     attention: Optional[str] = flag("Attention kernel (sdpa, cudnn, flash, cpu ...); chosen when open.", metavar="NAME")
+
+    def __post_init__(self) -> None:
+        """Write out the short name of a dtype."""
+        if self.dtype is not None:
+            self.dtype = whole_dtype(self.dtype)
 
 
 @dataclass
@@ -197,7 +216,7 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
         if flags.get(name) is not None:
             setattr(target, name, _of_flag(section, item, flags[name]))
         _check_size(item, getattr(target, name))
-    return recipe
+    return replace(recipe, runtime=replace(recipe.runtime))
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

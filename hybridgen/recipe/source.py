@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hybridgen.distributed.files import read_bytes
 from hybridgen.errors import Place, RequestError
 from hybridgen.recipe import typed
 from hybridgen.recipe.typed import LARGEST, Keys, Misfit, dotted
 
 T = TypeVar("T")
-MOST_CHARACTERS, MOST_KEYS = 2**20, 100_000
-"""Most characters and keys of a file. Aliases of YAML can make many keys from a few bytes."""
+MOST_BYTES, MOST_KEYS = 2**20, 100_000
+"""Most bytes and keys of a file. Aliases of YAML can make many keys from a few bytes."""
 
 
 class Kind(NamedTuple):
@@ -108,11 +109,10 @@ def _unreadable(file: Path, kind: Kind, error: Exception) -> RequestError:
 
 def _text(file: Path) -> str:
     """The text of a file. Raises OSError, ValueError."""
-    with file.open(encoding="utf-8") as handle:
-        found = handle.read(MOST_CHARACTERS + 1)
-    if len(found) > MOST_CHARACTERS:
-        raise ValueError(f"more than {MOST_CHARACTERS:,} characters")
-    return found
+    found = read_bytes(file, MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    return found.decode()
 
 
 def _keys(node: Any) -> Iterator[tuple[Keys, Any, bool]]:

@@ -218,7 +218,7 @@ STRATEGY = Strategy(
             engines={"xdit": "use_parallel_vae", "trtllm": "parallel_vae_size"},
             peers={
                 "--vae_parallel_size": ("xDiT", "--vae"),
-                "--use_parallel_vae": ("xDiT", "--vae"),
+                "--use_parallel_vae": ("xDiT", "--vae N"),
                 "--vae-patch-parallel-size": ("vLLM-Omni", "--vae"),
             },
         ),

@@ -10,7 +10,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import used_axes
 from hybridgen.planner.choose.ranking import Candidate
-from hybridgen.recipe.fields import Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe.fields import WRITTEN, Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
 from hybridgen.strategies import registry
 
 SCHEMA_VERSION = 1
@@ -90,6 +90,7 @@ def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
         if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
             request.guidance_2 = clip.guidances[1]
     return Recipe(
+        license=WRITTEN,
         model=model,
         checkpoint=Checkpoint(license=plan.facts.licence or None),
         request=request,
