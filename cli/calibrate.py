@@ -58,7 +58,8 @@ def calibrate(
     text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {base.title} ...")
     from hybridgen.engine.calibrate import Settings, run
 
-    settings = Settings(facts, runtime.dtype or facts.defaults.dtype, chosen, gpus, tokens or (2048 if on_cpu else 32768))
+    tokens = tokens or (2048 if on_cpu else 32768)
+    settings = Settings(facts, runtime.dtype or facts.defaults.dtype, chosen, gpus, tokens)
     found = run(settings)
     calibration.write(out, base.name, f"{base.title}, calibrated", found)
     text.say("", *text.table(("constant", "value", "how"), calibration.summary(found)), "")

@@ -57,28 +57,23 @@ PEERS = {
 }
 """Flags that exist here under another name; those of strategies are declared with the strategies."""
 
-OFFLOAD = "weights stay on the GPUs; tp and pipefusion split them"
-SCHEDULER = "the checkpoint's own scheduler settings are used"
-CACHE = "every step is computed"
-ADAPTERS = "the checkpoint is run as it is, without adapters"
-ONE = "a run makes one clip; start one for every prompt"
-WHOLE = "weights are run as the checkpoint stores them"
-TILES = "--vae N splits the decoder over ranks instead"
-
-LACKING = {
-    **dict.fromkeys(("batch", "batch-size", "num-outputs-per-prompt", "num-videos", "num-videos-per-prompt"), ONE),
-    **dict.fromkeys(("cpu-offload", "dit-cpu-offload", "dit-fsdp", "dit-layerwise-offload", "enable-cpu-offload"), OFFLOAD),
-    **dict.fromkeys(("enable-model-cpu-offload", "enable-sequential-cpu-offload", "fsdp", "offload", "offload-model"), OFFLOAD),
-    **dict.fromkeys(("t5-cpu", "t5-fsdp", "text-encoder-cpu-offload", "use-cpu-offload", "use-fsdp-inference"), OFFLOAD),
-    **dict.fromkeys(("boundary-ratio", "flow-shift", "sample-shift", "sample-solver", "scheduler", "shift"), SCHEDULER),
-    **dict.fromkeys(("cache-backend", "enable-teacache", "teacache", "use-cache-dit", "use-fbcache", "use-teacache"), CACHE),
-    **dict.fromkeys(("controlnet", "lora", "lora-path", "lora-scale", "lora-weights"), ADAPTERS),
-    **dict.fromkeys(("convert-model-dtype", "quant", "quantization", "quantize", "use-fp8", "use-fp8-t5-encoder"), WHOLE),
-    **dict.fromkeys(("enable-slicing", "enable-tiling", "vae-tiling", "vae-use-slicing", "vae-use-tiling"), TILES),
-    **dict.fromkeys(("compile", "enable-torch-compile", "torch-compile", "use-torch-compile"), "kernels run uncompiled"),
-    **dict.fromkeys(("data-parallel-degree", "dp-size"), ONE),
-    **dict.fromkeys(("prompt-extend", "use-prompt-extend"), "the prompt is taken as it is"),
-}  # fmt: skip
+INSTEAD = {
+    "a run makes one clip; start one for every prompt": "batch batch-size data-parallel-degree dp-size num-videos "
+    "num-outputs-per-prompt num-videos-per-prompt",
+    "weights stay on the GPUs; tp and pipefusion split them": "cpu-offload dit-cpu-offload dit-fsdp "
+    "dit-layerwise-offload enable-cpu-offload enable-model-cpu-offload enable-sequential-cpu-offload fsdp offload "
+    "offload-model t5-cpu t5-fsdp text-encoder-cpu-offload use-cpu-offload use-fsdp-inference",
+    "the checkpoint's own scheduler settings are used": "boundary-ratio flow-shift sample-shift sample-solver "
+    "scheduler shift",
+    "every step is computed": "cache-backend enable-teacache teacache use-cache-dit use-fbcache use-teacache",
+    "the checkpoint is run as it is, without adapters": "controlnet lora lora-path lora-scale lora-weights",
+    "weights are run as the checkpoint stores them": "convert-model-dtype quant quantization quantize use-fp8 "
+    "use-fp8-t5-encoder",
+    "--vae N splits the decoder over ranks": "enable-slicing enable-tiling vae-tiling vae-use-slicing vae-use-tiling",
+    "kernels run uncompiled": "compile enable-torch-compile torch-compile use-torch-compile",
+    "the prompt is taken as it is": "prompt-extend use-prompt-extend",
+}
+LACKING = {name: instead for instead, names in INSTEAD.items() for name in names.split()}
 """Flags that have no counterpart here, and what happens instead."""
 
 
@@ -97,16 +92,23 @@ def unknown_flag(error: Any, arguments: list[str]) -> RequestError | None:
         here = _translated(arguments, flags)
         return RequestError("usage", "", None, problem, tries=[help if here is None else quoted(["hybridgen", *here])])
     close = did_you_mean(name, flags)
-    meant = [one + word.removeprefix(name) if word.partition("=")[0] == name else word for one in close for word in arguments]
+    meant = [
+        one + word.removeprefix(name) if word.partition("=")[0] == name else word for one in close for word in arguments
+    ]
     tries = [quoted(["hybridgen", *meant]) if close else help]
     return RequestError("usage", name.lstrip("-"), None, "is not a flag of this command", close, tries)
 
 
+def _renamed(words: list[str], flag: str, other: str) -> list[str]:
+    return [other + word.removeprefix(flag) if word.partition("=")[0] == flag else word for word in words]
+
+
 def peers() -> Mapping[str, Peer]:
-    """All flags of other tools that have a counterpart here, by name with hyphens."""
+    """All flags of other tools that have a counterpart here: as they are spelled there, and by name with hyphens."""
     from hybridgen.strategies.registry import SETTINGS
 
-    return {_key(flag): Peer(*peer) for item in SETTINGS for flag, peer in item.peers.items()} | PEERS
+    spelled = {flag: Peer(*peer) for item in SETTINGS for flag, peer in item.peers.items()}
+    return {_key(flag): peer for flag, peer in spelled.items()} | PEERS | spelled
 
 
 def _key(flag: str) -> str:
@@ -115,8 +117,8 @@ def _key(flag: str) -> str:
 
 def _problem(flag: str) -> str:
     """What is said of a flag; "" if no other tool is known to have it."""
-    key = _key(flag)
-    if peer := peers().get(key):
+    key, known = _key(flag), peers()
+    if peer := known.get(flag) or known.get(key):
         whose = f"{peer.tool}'" if peer.tool.endswith("s") else f"{peer.tool}'s"
         return f"{whose} {flag} is {peer.here} here"
     return f"{flag} is not supported yet: {LACKING[key]}" if key in LACKING else ""

@@ -112,11 +112,12 @@ def _wants_json(error: RequestError, arguments: list[str], flags: dict[str, Any]
 def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
     """Print why a request cannot be served, on one rank of a joined job; with --json also as data on stdout."""
     from hybridgen.cli.explanations import reasons
+    from hybridgen.cli.suggest import working
 
     here = environment.joined_rank()
     if not environment.is_reporter() and error.rule not in OF_THIS_MACHINE:
         return
-    why = reasons()
+    error, why = working(error, command, app), reasons()
     where = f"rank {here.rank}: " if here and here.rank else ""
     first, *rest = (line.replace("\n", "\\n") for line in error.lines(command, why))
     text.say(where + first, *rest)

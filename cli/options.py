@@ -22,6 +22,7 @@ PANELS = {"": "Model", "checkpoint": "Model", "request": "Clip", "parallel": "Pa
 MOST_PROMPT = 2**20
 """Most bytes of a prompt that is read from a file."""
 
+
 def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any) -> list[str]:
     """Given fields of a recipe's sections as words of a command.
 

@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from typer.exceptions import TyperException
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_group
 
 from hybridgen.errors import RequestError, did_you_mean
@@ -74,7 +74,7 @@ NUMBERS = {int: "must be a whole number", float: "must be a number"}
 def _by_typer(param: Any, typers: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """The value as typer reads it. Raises RequestError (usage) for text that is not a number, or not a choice."""
     kind = param.type_descriptor.annotation
-    choices = [one.value for one in kind] if isinstance(kind, EnumMeta) else []
+    choices = [str(one.value) for one in list[Any](kind)] if isinstance(kind, EnumMeta) else []
     try:
         return typers(context, value)
     except TyperException as error:

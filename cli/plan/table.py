@@ -14,7 +14,6 @@ from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
 
 
-
 def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     """The head of the page: the clip, the machine, and the time of one GPU."""
     plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus

@@ -99,15 +99,19 @@ def load(file: Path, model: str | None = None, strict: bool = False) -> tuple[Re
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()
     left_out += [*more, *_left_out(content, backend), *unknown]
+    facts, revision = catalogue.find(str(name)), None if model else content.get("revision")
+    if revision is not None and not re.fullmatch("[0-9a-f]{40}", revision):
+        left_out += [f"revision {revision}, which is not a commit of 40 hex digits"] * (revision != facts.revision)
+        revision = None
     recipe = Recipe(
         license=WRITTEN,
         model=str(name),
-        checkpoint=Checkpoint(revision=None if model else content.get("revision")),
+        checkpoint=Checkpoint(revision=revision),
         request=request,
         parallel=parallel,
         runtime=Runtime(dtype=content.get("dtype", "bfloat16"), attention=KERNELS.get(backend)),
     )
-    frames, stride = request.frames, catalogue.find(recipe.model or "").vae.stride_time
+    frames, stride = request.frames, facts.vae.stride_time
     if frames and frames % stride == 0:
         request.frames = frames - stride + 1
         left_out.append(f"{frames} frames are {request.frames} here: as many latent frames")

@@ -72,13 +72,19 @@ def _frames(request: Request, facts: ModelFacts) -> int:
     frames = facts.defaults.frames if request.frames is None else request.frames
     stride = facts.vae.stride_time
     if frames < 1 or frames % stride != 1 % stride:
-        low = max((frames - 1) // stride * stride + 1, 1)
+        low, most = max((frames - 1) // stride * stride + 1, 1), _most_frames(facts)
         problem = f"cannot be made: the VAE of {facts.name} makes {stride}k + 1 frames"
-        raise RequestError("frames", "frames", frames, problem, [low + stride, low])
+        near = list(dict.fromkeys((min(low + stride, most), min(low, most))))
+        raise RequestError("frames", "frames", frames, problem, near)
     if facts.one_frame and frames != 1:
         problem = f"cannot be made: {facts.name} makes images of one frame"
         raise RequestError("one-frame", "frames", frames, problem, [1])
     return frames
+
+
+def _most_frames(facts: ModelFacts) -> int:
+    """Frames of the longest clip that the model's rotary tables hold."""
+    return (facts.transformer.max_positions * facts.transformer.patch[0] - 1) * facts.vae.stride_time + 1
 
 
 def _counts(request: Request, facts: ModelFacts) -> int:
@@ -110,7 +116,7 @@ def _check_positions(facts: ModelFacts, width: int, height: int, frames: int) ->
         near = f"{min(width, limit * multiple_w)}x{min(height, limit * multiple_h)}"
         raise RequestError("positions", "size", f"{width}x{height}", problem, [near])
     if latent_frames // patch_t > limit:
-        most = (limit * patch_t - 1) * facts.vae.stride_time + 1
+        most = _most_frames(facts)
         raise RequestError("positions", "frames", frames, problem, [most])
 
 

@@ -19,7 +19,7 @@ from hybridgen.recipe import source, typed
 from hybridgen.recipe.flags import flag, name_of
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.typed import LARGEST, Before, Declared, Keys, dotted, hints, shown
-from hybridgen.strategies.registry import SETTINGS
+from hybridgen.strategies.registry import SETTINGS, SHORTHANDS
 
 SCHEMA = 1
 """Version of the recipe format."""
@@ -190,6 +190,10 @@ def options() -> Iterator[tuple[str, str, Any]]:
                 yield section, item.name, item
 
 
+PARTS = {name for shorthand in SHORTHANDS for name in (shorthand.name, *shorthand.sets)}
+"""Shorthands, and the degrees that they set."""
+
+
 def keys_of(name: str) -> Keys:
     """The keys that lead to the field of a flag without dashes; () if it is not a field of a recipe."""
     fields_by_flag = {name_of(item): (section, name) if section else (name,) for section, name, item in options()}
@@ -208,7 +212,8 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
     given = {"model": flags["model"]} if flags.get("model") is not None else {}
     if {"model": content.get("model"), **over, **given}["model"] != content.get("model"):
         content = {name: value for name, value in content.items() if name != "checkpoint"}
-    both = merged(content, over)
+    degrees = {name: value for name, value in flags.items() if name in PARTS and value is not None}
+    both = _without_parts(merged(_without_parts(content, over.get("parallel")), over), degrees)
     recipe, _ = typed.convert(Recipe, both) if both else (Recipe(), [])
     assert recipe is not None, "each part was checked"
     for section, name, item in options():
@@ -217,6 +222,24 @@ def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Re
             setattr(target, name, _of_flag(section, item, flags[name]))
         _check_size(item, getattr(target, name))
     return replace(recipe, runtime=replace(recipe.runtime))
+
+
+def _without_parts(below: dict[str, Any], above: Any) -> dict[str, Any]:
+    """A file's content without what degrees given above it say otherwise: --usp 4x1 replaces ulysses and ring of the
+    file, --ring 2 the ring of its usp.
+    """
+    held = below.get("parallel")
+    if not isinstance(held, dict) or not isinstance(above, dict):
+        return below
+    held = dict(held)
+    for shorthand in SHORTHANDS:
+        parts = [name for name in shorthand.sets if name in above]
+        if above.get(shorthand.name) is not None:
+            held = {name: value for name, value in held.items() if name not in shorthand.sets}
+        elif parts and isinstance(text := held.get(shorthand.name), str):
+            del held[shorthand.name]
+            held |= shorthand.parse(text)
+    return {**below, "parallel": held}
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

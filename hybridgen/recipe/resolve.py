@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hybridgen.errors import RequestError, did_you_mean
+from hybridgen.errors import Change, RequestError, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan import kernels
 from hybridgen.plan.degrees import Value, divisors, not_legal
@@ -37,7 +38,10 @@ def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = 
     `gpus` is the number of ranks asked for (--gpus), if any; `video_frames` as for clip_of(). Raises RequestError.
     """
     plan = unchecked(recipe, video_frames)
-    check(plan, gpus)
+    try:
+        check(plan, gpus)
+    except RequestError as error:
+        raise as_given(error, recipe.parallel) from error
     return plan
 
 
@@ -103,7 +107,7 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     problem = f"the degrees make {plan.world_size} ranks ({factors})"
     problem += "" if close else f"; no legal plan has {gpus} ranks"
     tries = [{**dropped, **p.degrees.named()} for p in close[:1]]
-    return RequestError("gpus-product", "gpus", gpus, problem, [str(p.degrees) for p in close], tries)
+    return RequestError("gpus-product", "gpus", gpus, problem, ", ".join(str(p.degrees) for p in close), tries)
 
 
 def degrees_of(parallel: Parallel) -> Degrees:
@@ -138,6 +142,31 @@ def given_degrees(parallel: Parallel) -> dict[str, Value]:
             raise RequestError(f"{shorthand.name}-parts", shorthand.name, text, problem)
         given |= shorthand.parse(text)
     return given
+
+
+def as_given(error: RequestError, parallel: Parallel) -> RequestError:
+    """The error of a degree that was given by a shorthand, in the shorthand's words: --usp 3x3, not --ulysses 3."""
+    for shorthand in registry.SHORTHANDS:
+        if (text := getattr(parallel, shorthand.name)) is None:
+            continue
+        given = {name: str(value) for name, value in shorthand.parse(text).items()}
+        tries = [one if isinstance(one, str) else _shortened(one, given, shorthand.name) for one in error.tries]
+        error = error.changed(tries=tries)
+        if error.flag in given and not isinstance(error.nearest, str):
+            near = [_shortened({error.flag: str(value)}, given, shorthand.name) for value in error.nearest]
+            problem = f"its {error.flag} {error.value} {error.problem}"
+            values = [str(one[shorthand.name]) for one in near]
+            error = error.changed(flag=shorthand.name, value=text, problem=problem, nearest=values)
+    return error
+
+
+def _shortened(change: Change, given: Mapping[str, str], shorthand: str) -> Change:
+    """A change of degrees that a shorthand sets, as a change of the shorthand."""
+    if not given.keys() & change.keys() or change.get(shorthand, "") is None:
+        return change
+    parts = [change.get(name, value) or "1" for name, value in given.items()]
+    others = {name: value for name, value in change.items() if name not in given}
+    return {**others, shorthand: "x".join(parts)}
 
 
 def order_of(names: list[str] | None, degrees: Degrees) -> tuple[str, ...]:

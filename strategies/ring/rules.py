@@ -24,8 +24,8 @@ def violations(plan: Plan) -> Iterator[RequestError]:
     ring, (rows, cols) = plan.degrees.ring, plan.degrees.attn2d
     if ring > 1 and rows * cols > 1:
         problem = f"excludes --attn2d {rows}x{cols}"
-        near = f"--ring {ring * rows * cols}, or --attn2d {rows}x{cols} alone"
-        yield RequestError("ring-attn2d", "ring", ring, problem, near, [{"ring": None}])
+        near = f"--ring {ring} alone, or --attn2d {rows}x{cols} alone"
+        yield RequestError("ring-attn2d", "ring", ring, problem, near, [{"attn2d": None}, {"ring": None}])
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

@@ -119,7 +119,7 @@ def _with_others(ask: Ask, broken: RequestError) -> RequestError:
         found = search(anything)
     if found.candidates:
         near = sorted(found.candidates, key=lambda c: candidates.distance(given, c.plan.degrees))[:2]
-        return broken.changed(nearest=[c.config for c in near], tries=[_change(ask, near[0].plan, found.ask)])
+        return broken.changed(nearest=", ".join(c.config for c in near), tries=[_change(ask, near[0].plan, found.ask)])
     if not found.rejected:
         return broken.changed(nearest="none", tries=[])
     other = refusal(anything, found.rejected)
