@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import hybridgen
-from hybridgen.engine.video import read_frames
+from hybridgen.engine.read_video import read_frames
 from tests.support.judge import Verdict, expected, judge
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "purple")

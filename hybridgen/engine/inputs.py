@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hybridgen.engine.read_image import Unreadable, read_image
 from hybridgen.errors import RequestError
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip
@@ -20,8 +20,10 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi", ".m4v")
 
 RULES = {
-    "image": "An image is any file that Pillow opens: PNG, JPEG, WebP and others.",
-    "video": "Videos are read through ffmpeg: mp4, mov, webm and others. Their frame rate changes nothing.",
+    "image": "An image is a regular file that Pillow opens: PNG, JPEG, WebP and others, of up to 67 million pixels. "
+    "It is read as 8-bit sRGB, so what that cannot show is refused.",
+    "video": "A video is a regular file that ffmpeg reads: mp4, mov, mkv, webm, avi and others. Its frames are "
+    "taken as they are stored; its frame rate changes nothing.",
 }
 
 
@@ -72,31 +74,50 @@ def open_inputs(request: Request, facts: ModelFacts) -> Conditioning:
 
 def open_image(flag: str, name: str) -> tuple[Path, Image]:
     """Absolute path of an image, and the image, upright, in RGB. Raises RequestError (image)."""
-    from PIL import Image, ImageOps
-
-    path = Path(name).expanduser().absolute()
+    path = regular_file("image", flag, name)
     try:
-        with Image.open(path) as picture:  # all of it is read: a file may be cut off
-            return path, ImageOps.exif_transpose(picture).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow's formats raise
-        if not path.exists():
-            raise RequestError("image", flag, name, "there is no such file") from error
+        return path, read_image(path)
+    except Unreadable as error:
         if path.suffix.lower() in VIDEOS:
             nearest = "one frame of it, or --video where the model continues videos"
             raise RequestError("image", flag, name, "is a video", nearest) from error
-        raise RequestError("image", flag, name, f"cannot be read as an image ({error})") from error
+        raise RequestError("image", flag, name, error.problem, error.nearest) from error
+
+
+def regular_file(rule: str, flag: str, name: str) -> Path:
+    """Absolute path of a file that is there, to be read more than once. Raises RequestError with the rule."""
+    try:
+        path = Path(name).expanduser().absolute()
+        if path.is_file():
+            return path
+        problem = "there is no such file"
+        if path.is_dir():
+            problem = "is a folder"
+        elif path.exists():
+            problem = "is not a regular file, but a pipe or a device"
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home that is not known
+        problem = f"there is no such file ({getattr(error, 'strerror', None) or error})"
+    raise RequestError(rule, flag, name, problem)
 
 
 def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
-    """Decode a video and keep its last frames. Raises RequestError (video, video-frames)."""
+    """Decode the last frames of a video. Raises RequestError (video, video-frames)."""
     from PIL import Image
 
-    path = Path(name).expanduser().absolute()
-    frames, count = _last_frames(name, path, facts.video_frames or clip.frames)
+    from hybridgen.engine.read_video import last_frames
+
+    path = regular_file("video", "video", name)
+    if path.suffix.lower() in PICTURES:
+        raise RequestError(
+            "video", "video", name, "is an image", "a video, or --image with it", [{"image": name, "video": None}]
+        )
+    try:
+        frames, count = last_frames(path, facts.video_frames or clip.frames)
+    except (OSError, ValueError) as error:
+        raise RequestError("video", "video", name, str(error), "mp4, mov, mkv, webm or avi", []) from error
     if count < (facts.video_frames or 1):
         problem = f"has {count} frame{'s' * (count != 1)}, and {facts.name} continues {facts.video_frames or 1}"
-        near = "--image with it" if path.suffix.lower() in PICTURES else "a longer video, or its last frame as --image"
-        raise RequestError("video", "video", name, problem, near)
+        raise RequestError("video", "video", name, problem, "a longer video, or its last frame as --image")
     encoded = facts.encoded_frames(clip.frames, False, count)
     if encoded >= clip.frames:
         near = str(encoded + 4 * facts.vae.stride_time)
@@ -105,21 +126,6 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
         raise RequestError("video-frames", "video", name, problem, nearest, [{"frames": near}])
     images = tuple(Image.fromarray(frame) for frame in frames[:encoded])
     return Conditioning(video=path, images=images, video_frames=count)
-
-
-def _last_frames(name: str, path: Path, keep: int) -> tuple[list[Any], int]:
-    """The last `keep` frames of a video, [H, W, 3] uint8 each, and how many it has. Raises RequestError (video)."""
-    from hybridgen.engine.video import frames_of
-
-    frames, count = deque[Any](maxlen=keep), 0
-    try:
-        for frame in frames_of(path):
-            frames.append(frame)
-            count += 1
-    except (OSError, RuntimeError) as error:
-        problem = "cannot be read as a video" if path.exists() else "there is no such file"
-        raise RequestError("video", "video", name, problem) from error
-    return list(frames), count
 
 
 def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:

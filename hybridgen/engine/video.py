@@ -1,4 +1,4 @@
-"""Writing frames as mp4 through ffmpeg while the next are decoded, or one as PNG; contact sheets; reading videos."""
+"""Writing frames as mp4 through ffmpeg while the next are decoded, or one as PNG; their tags; contact sheets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import queue
 import subprocess
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -166,26 +165,6 @@ def read_tags(path: Path) -> dict[str, Any]:
             assert isinstance(found, dict)
             return found
     return {}
-
-
-def frames_of(path: Path) -> Iterator[Frames]:
-    """The frames of a video one by one, [H, W, 3] uint8 each. Raises OSError where it cannot be read as one."""
-    import imageio_ffmpeg
-
-    reader = imageio_ffmpeg.read_frames(str(path))
-    width, height = next(reader)["size"]
-    for frame in reader:
-        yield np.frombuffer(frame, np.uint8).reshape(height, width, 3)
-
-
-def read_frames(path: Path) -> Frames:
-    """All frames of a video, [T, H, W, 3] uint8."""
-    return np.stack(list(frames_of(path)))
-
-
-def last_frames(path: Path, count: int) -> list[Frames]:
-    """The last frames of a video, [H, W, 3] each; fewer if it has fewer."""
-    return list(deque(frames_of(path), maxlen=count))
 
 
 def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = False) -> None:

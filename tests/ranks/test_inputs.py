@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybridgen import api
-from hybridgen.engine import video
+from hybridgen.engine import read_video
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.job import Job
 from hybridgen.engine.options import RunOptions
@@ -64,13 +64,13 @@ def test_the_planner_chooses_for_the_video_that_is_given(fields: dict[str, Any],
 
 def test_a_video_is_decoded_once(fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[Path] = []
-    frames_of = video.frames_of
+    frames_of = read_video.frames_of
 
-    def counted(path: Path) -> Iterator[video.Frames]:
+    def counted(path: Path, *seek: Sequence[str]) -> Iterator[read_video.Frame]:
         decoded.append(path)
-        return frames_of(path)
+        return frames_of(path, *seek)
 
-    monkeypatch.setattr(video, "frames_of", counted)
+    monkeypatch.setattr(read_video, "frames_of", counted)
     api.run(RunOptions(out=tmp_path / "clip.mp4"), fields)
     assert decoded == [CASE.given_video()]
 

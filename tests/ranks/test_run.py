@@ -14,7 +14,8 @@ from imageio_ffmpeg import get_ffmpeg_exe
 from hybridgen.distributed.progress import Progress
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import make_job
-from hybridgen.engine.video import VideoWriter, read_frames, read_tags
+from hybridgen.engine.read_video import read_frames
+from hybridgen.engine.video import VideoWriter, read_tags
 from hybridgen.engine.worker import work
 from hybridgen.models.catalogue import DEMO_FOLDER
 from hybridgen.recipe.fields import compose

@@ -23,7 +23,8 @@ from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
-from hybridgen.engine.video import VideoWriter, read_frames
+from hybridgen.engine.read_video import read_frames
+from hybridgen.engine.video import VideoWriter
 from hybridgen.models import load
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.inputs import Inputs
