@@ -80,7 +80,7 @@ def _is_transparent(picture: Image) -> bool:
         return False
     if picture.mode.startswith("I"):
         return True  # one of its tones
-    return bool(picture.convert("RGBA").getextrema()[3][0] < OPAQUE)  # type: ignore[index]
+    return bool(np.asarray(picture.convert("RGBA"))[..., 3].min() < OPAQUE)
 
 
 def _eight_bits(picture: Image) -> Image:

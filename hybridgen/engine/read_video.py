@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -73,18 +74,18 @@ def frames_of(path: Path, seek: Sequence[str] = ()) -> Iterator[Frame]:
     """The frames of a video one by one, as stored, whatever their times. Raises ValueError where they take too long."""
     output = ["-map", "0:V:0", "-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
     process = subprocess.Popen(_command(path, seek, output), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    late = threading.Event()
-    timer = threading.Timer(SECONDS, lambda: (late.set(), process.kill()))
+    timer = threading.Timer(SECONDS, process.kill)
     timer.start()
     try:
         assert process.stdout is not None
         while (frame := _next(process.stdout)) is not None:
             yield frame
+        late = process.wait() == -signal.SIGKILL
     finally:
         timer.cancel()
         process.kill()
         process.communicate()
-    if late.is_set():
+    if late:
         raise ValueError(f"takes more than {SECONDS:g} s to decode")
 
 

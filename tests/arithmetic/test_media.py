@@ -12,8 +12,9 @@ import pytest
 from imageio_ffmpeg import get_ffmpeg_exe
 from PIL import Image, ImageCms
 
+from hybridgen.engine import read_video
 from hybridgen.engine.inputs import open_image, regular_file
-from hybridgen.engine.read_video import last_frames, length_of, read_frames
+from hybridgen.engine.read_video import frames_of, last_frames, length_of, read_frames
 from hybridgen.errors import RequestError
 
 RAMP = np.tile(np.linspace(0, 65535, 48).astype(np.uint16), (32, 1))
@@ -176,3 +177,11 @@ def test_what_is_no_video_is_refused(name: str, tmp_path: Path) -> None:
     path.write_text("" if name == "empty.mp4" else "#EXTM3U\nhello world\n" * 50)
     with pytest.raises(ValueError, match="cannot be read as a video"):
         last_frames(path, 5)
+
+
+def test_a_video_whose_end_is_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = encode(tmp_path / "a.mkv", np.zeros((40, 16, 16, 3), np.uint8), "-c:v", "ffv1")
+    monkeypatch.setattr(read_video, "SECONDS", 0.0)
+    for read in (length_of, lambda path: list(frames_of(path))):
+        with pytest.raises(ValueError, match="0 s"):
+            read(path)
