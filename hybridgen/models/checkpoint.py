@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import struct
+from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError
+from hybridgen.models import schedulers
+from hybridgen.models.family import Family
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.look import look
 from hybridgen.models.registry import BY_PIPELINE, FAMILIES
 from hybridgen.plan.facts import ModelFacts
 
@@ -15,47 +18,118 @@ RULES = {
     "part.",
     "unsupported-pipeline": "A model's family must be known to be split; hybridgen knows those of Wan and Cosmos.",
     "unsupported-scheduler": "Each rank steps its own part of the latents, so a scheduler must act on every number "
-    "alone.",
+    "alone, and draw no noise.",
+    "boundary": "Two experts share the steps: the boundary says at which noise level the second takes over.",
 }
-
-SCHEDULERS = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
-"""Schedulers that act on every number alone, so that each rank can step its own part of the latents."""
+ORIGINAL = ("*.pth", "*/*.pth", "models_*", "config.json", "configuration.json", "high_noise_model", "*.pt", "*/*.pt")
+"""What folders have in them that hold a model in the layout of its authors' own code."""
 
 
 def from_folder(path: Path) -> ModelFacts:
-    """Read a checkpoint. Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler."""
+    """Look at all files of a checkpoint, and read what it is.
+
+    Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler, quantised-model,
+    incomplete-model, boundary.
+    """
+    folder = Folder(path)
     try:
-        return _read(Folder(path))
+        return _read(folder)
     except RequestError:
         raise
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, struct.error) as error:
-        problem = f"its files do not hold what they should ({type(error).__name__}: {error})"
-        raise RequestError("unreadable-model", "model", path, problem) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
+        raise folder.refused(f"its files do not hold what they should ({type(error).__name__}: {error})") from error
+    except (RecursionError, MemoryError) as error:
+        raise folder.refused(f"its files do not hold what they should ({type(error).__name__})") from error
 
 
 def _read(folder: Folder) -> ModelFacts:
-    path, index = folder.path, folder.json("model_index.json")
-    _check_can_run(path, index)
-    pipeline = index["_class_name"]
-    family = BY_PIPELINE[pipeline]
-    two_experts = index.get("transformer_2", [None])[0] is not None
-    return ModelFacts(
+    path, index = folder.path, _index(folder)
+    family = _family(folder, index)
+    index = folder.json("model_index.json", family.switches)
+    look(folder, family, index)
+    experts = 2 if _is_there(index, "transformer_2") else 1
+    facts = ModelFacts(
         name=path.name,
-        pipeline=pipeline,
+        pipeline=index["_class_name"],
         source=str(path),
         transformer=family.transformer(folder, index),
         vae=family.vae(folder),
-        experts=2 if two_experts else 1,
-        boundary=index.get("boundary_ratio") if two_experts else None,
-        text_params=folder.params("text_encoder"),
+        experts=experts,
+        boundary=_boundary(folder, index, experts),
+        text_params=folder.params("text_encoder") if _is_there(index, "text_encoder") else 0,
         origin=f"{path}",
+        flow_shift=schedulers.shift(folder),
         **family.model(folder, index),
     )
+    _check_channels(folder, facts)
+    found = _known(family, facts)
+    return facts if found is None else replace(facts, defaults=found.defaults, licence=found.licence)
 
 
-def _check_can_run(path: Path, index: Config) -> None:
-    """Raise RequestError (unsupported-pipeline, unsupported-scheduler) for a checkpoint that no family runs."""
-    pipeline = str(index.get("_class_name"))
+def _index(folder: Folder) -> Config:
+    """The content of model_index.json. Raises RequestError (unreadable-model), which knows other layouts."""
+    path = folder.path
+    if not (path / "model_index.json").exists() and any(next(path.glob(name), None) for name in ORIGINAL):
+        problem = "is not in the layout of diffusers: it has no model_index.json"
+        raise folder.refused(problem, f"the one for diffusers: {', '.join(_diffusers_names(path.name)) or '...'}")
+    return folder.json("model_index.json")
+
+
+def _diffusers_names(name: str) -> list[str]:
+    """Hub ids of known models whose checkpoints for diffusers are named after one in another layout."""
+    bare = name.rpartition("/")[2].lower()
+    known = [model.source for family in FAMILIES for model in family.known]
+    return [source for source in known if source.rpartition("/")[2].lower().removesuffix("-diffusers") == bare]
+
+
+def _is_there(index: Config, component: str) -> bool:
+    """Whether model_index.json has a component."""
+    value = index.get(component)
+    return isinstance(value, list) and value[:1] != [None]
+
+
+def _boundary(folder: Folder, index: Config, experts: int) -> float | None:
+    """Noise level at which the second of two experts takes over. Raises RequestError (boundary)."""
+    boundary: float | None = index.get("boundary_ratio")
+    if experts == 2 and not boundary:
+        problem = f"it has two transformers and no boundary_ratio (it is {boundary}), so the second would never run"
+        raise folder.refused(problem, rule="boundary")
+    if experts == 1 and boundary is not None:
+        problem = f"its boundary_ratio is {boundary}, and it has no transformer_2 that would take over there"
+        raise folder.refused(problem, rule="boundary")
+    return boundary
+
+
+def _check_channels(folder: Folder, facts: ModelFacts) -> None:
+    """Raise RequestError (unreadable-model) if transformer and autoencoder do not have the same latents."""
+    made, read = facts.transformer.out_channels, facts.vae.latent_channels
+    if made != read:
+        raise folder.refused(f"its transformer makes latents of {made} channels, and its autoencoder reads {read}")
+
+
+def _known(family: Family, facts: ModelFacts) -> ModelFacts | None:
+    """The model known by name that a checkpoint is, or is tuned from; None if it is of no known shape.
+
+    Models of equal shape are told apart by the shift of their schedulers.
+    """
+    alike = [model for model in family.known if _shape(model) == _shape(facts)]
+    if len(alike) > 1:
+        alike = [model for model in alike if model.flow_shift == facts.flow_shift]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _shape(facts: ModelFacts) -> tuple[object, ...]:
+    """What tells models apart: their transformers, experts and latents, and what clips are made from."""
+    own, vae = facts.transformer, facts.vae
+    transformer = replace(own, given_params=0, width=own.hidden, kv_heads=own.key_heads)
+    pipeline = "" if own.token_time and facts.image == "may" else facts.pipeline  # Wan 2.2's 5B is run by either
+    latents = vae.latent_channels, vae.stride_space, vae.stride_time
+    return transformer, pipeline, facts.experts, facts.boundary, latents, facts.image, facts.last_image
+
+
+def _family(folder: Folder, index: Config) -> Family:
+    """The family of a checkpoint. Raises RequestError (unsupported-pipeline) where none runs it."""
+    path, pipeline = folder.path, ascii(index.get("_class_name"))[:80].strip("'")
     for family in FAMILIES:
         if pipeline in family.not_run:
             problem = f"it holds a {pipeline}, which cannot be run: {family.not_run[pipeline]}"
@@ -63,7 +137,4 @@ def _check_can_run(path: Path, index: Config) -> None:
     if pipeline not in BY_PIPELINE:
         problem = f"it holds a {pipeline}, which is not run; checkpoints that are: {', '.join(BY_PIPELINE)}"
         raise RequestError("unsupported-pipeline", "model", path, problem)
-    scheduler = index["scheduler"][1]
-    if scheduler not in SCHEDULERS:
-        problem = f"it steps with {scheduler}, which is not run; schedulers that are: {', '.join(SCHEDULERS)}"
-        raise RequestError("unsupported-scheduler", "model", path, problem)
+    return BY_PIPELINE[pipeline]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Table
+from hybridgen.models.parts import Part
 from hybridgen.models.tiny.kinds import Kind
 from hybridgen.plan.autoencoder import VaeFacts
 from hybridgen.plan.facts import ModelFacts, TransformerFacts
@@ -37,8 +39,12 @@ class Family:
     """The class that is one rank's model. Imports torch."""
     autoencoder: Callable[[ModelFacts], type[Autoencoder]]
     """The class that is one rank's autoencoder. Imports torch."""
-    components: tuple[str, ...]
-    """Subfolders of a checkpoint that are read, and so downloaded."""
+    components: Mapping[str, tuple[Part, ...]]
+    """Subfolders of a checkpoint that are read, and so downloaded, beside the scheduler's; each with what may be there."""
+    switches: Table = field(default_factory=dict)
+    """Keys of model_index.json that are no components."""
+    optional: tuple[str, ...] = ()
+    """Components that only some checkpoints have."""
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Pipeline classes of the family whose checkpoints are refused, and why."""
     negative_prompt: Callable[[ModelFacts], str] = default_negative_prompt
@@ -47,3 +53,8 @@ class Family:
     """Models known by name."""
     tiny: tuple[Kind, ...] = ()
     """Tiny random checkpoints, for `--model tiny:NAME`."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Components that every checkpoint has."""
+        return tuple(name for name in self.components if name not in self.optional)

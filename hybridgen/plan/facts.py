@@ -205,6 +205,8 @@ class ModelFacts:
     """Whether latents are padded to whole patches, so that sizes need only be multiples of the autoencoder's stride."""
     guided_below_1: bool = False
     """Whether any guidance but 1 runs a second branch; otherwise only guidance above 1 does."""
+    flow_shift: float | None = None
+    """Shift of the scheduler's noise levels, where that tells models of equal shape apart."""
     native_flow: bool = False
     """Whether noise levels fall evenly, before the scheduler's shift, instead of by the scheduler's own table."""
     guarded: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import listed, number, switch, whole
+from hybridgen.models.parts import Part
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: dict[str, Config] = {
@@ -67,12 +69,38 @@ class CosmosTransformer(TransformerFacts):
         return time + max(rope, feed_forward, norm), time
 
 
+TRANSFORMER = Part(
+    "diffusers",
+    ("CosmosTransformer3DModel",),
+    keys={
+        "in_channels": whole(1, 4096, 16),
+        "out_channels": whole(1, 4096, 16),
+        "num_attention_heads": whole(1, 1024, 32),
+        "attention_head_dim": whole(2, 4096, 128),
+        "num_layers": whole(1, 512, 28),
+        "mlp_ratio": number(0.01, 64, 4.0),
+        "text_embed_dim": whole(1, 2**20, 1024),
+        "adaln_lora_dim": whole(1, 2**16, 256),
+        "max_size": listed(whole(1, 2**16), 3, 3, [128, 240, 240]),
+        "patch_size": listed(whole(1, 16), 3, 3, [1, 2, 2]),
+        "rope_scale": listed(number(1e-3, 1e3), 3, 3, [2.0, 1.0, 1.0]),
+        "concat_padding_mask": switch(True),
+        "use_crossattn_projection": switch(False),
+        "crossattn_proj_in_channels": whole(1, 2**20, 1024),
+        "encoder_hidden_states_channels": whole(1, 2**20, 1024),
+        "img_context_num_tokens": whole(1, 2**16, 256),
+        "img_context_dim_out": whole(1, 2**20, 2048),
+    },
+    stacks={"transformer_blocks": "num_layers"},
+)
+
+
 def transformer(folder: Folder, index: Config) -> CosmosTransformer:
     """Facts of the transformer of a checkpoint folder.
 
     Raises RequestError (unsupported-pipeline) for parts that no Predict model has.
     """
-    config = folder.json("transformer/config.json")
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
     for part in ("extra_pos_embed_type", "img_context_dim_in", "controlnet_block_every_n"):
         if config.get(part):
             problem = f"its transformer's {part} is {config[part]}, which no Cosmos Predict 2 or 2.5 has"

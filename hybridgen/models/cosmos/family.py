@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from hybridgen.models import parts
 from hybridgen.models.cosmos import facts, tiny
 from hybridgen.models.cosmos.known import MODELS
 from hybridgen.models.family import Family
@@ -41,7 +42,12 @@ FAMILY = Family(
     model=facts.model,
     denoiser=denoiser,
     autoencoder=autoencoder,
-    components=("transformer", "tokenizer", "text_encoder", "vae"),
+    components={
+        "transformer": (facts.TRANSFORMER,),
+        "tokenizer": (parts.T5_TOKENIZER, parts.QWEN_TOKENIZER),
+        "text_encoder": (parts.T5, parts.QWEN),
+        "vae": (vae_facts.PART,),
+    },
     not_run=facts.NOT_RUN,
     negative_prompt=negative_prompt,
     known=MODELS,

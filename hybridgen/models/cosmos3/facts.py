@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Table, listed, number, only, switch, whole
+from hybridgen.models.parts import EPSILON, Part
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: Config = {
@@ -45,9 +47,51 @@ class Cosmos3Transformer(TransformerFacts):
         return max(rope, feed_forward, norm), 0
 
 
+TRANSFORMER = Part(
+    "diffusers",
+    ("Cosmos3OmniTransformer",),
+    keys={
+        "attention_bias": switch(False),
+        "head_dim": whole(2, 4096, 128),
+        "hidden_size": whole(1, 2**17, 4096),
+        "intermediate_size": whole(1, 2**20, 12288),
+        "base_fps": number(1, 1000, 24),
+        "enable_fps_modulation": switch(True),
+        "latent_channel": whole(1, 4096, 48),
+        "unified_3d_mrope_reset_spatial_ids": switch(True),
+        "unified_3d_mrope_temporal_modality_margin": whole(0, 2**24, 15000),
+        "latent_patch_size": whole(1, 64, 2),
+        "num_attention_heads": whole(1, 1024, 32),
+        "num_hidden_layers": whole(1, 512, 36),
+        "num_key_value_heads": whole(1, 1024, 8),
+        "patch_latent_dim": whole(1, 2**20, 192),
+        "rms_norm_eps": EPSILON,
+        "rope_theta": number(1, 1e12, 5e6),
+        "rope_axes_dim": listed(whole(0, 4096), 3, 3, None, null=True),
+        "timestep_scale": number(1e-9, 1e6, 0.001),
+        "vocab_size": whole(1, 2**24, 151936),
+        "hidden_act": only("silu", "relu2", default="silu"),
+        "qk_norm_for_text": switch(True),
+        "use_und_k_norm_for_gen": switch(False),
+        "action_gen": switch(False),
+        "action_dim": whole(1, 2**16, None, null=True),
+        "num_embodiment_domains": whole(1, 2**16, 32),
+        "sound_gen": switch(False),
+        "sound_dim": whole(1, 2**16, None, null=True),
+    },
+    stacks={"layers": "num_hidden_layers"},
+)
+INDEX_KEYS: Table = {
+    "enable_safety_checker": switch(True),
+    "default_use_system_prompt": switch(True),
+    "use_native_flow_schedule": switch(False),
+}
+"""Keys of model_index.json beside the components."""
+
+
 def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
     """Facts of the transformer of a checkpoint folder."""
-    config = folder.json("transformer/config.json")
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
     patch, channels = config["latent_patch_size"], config["latent_channel"]
     return Cosmos3Transformer(
         layers=config["num_hidden_layers"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hybridgen.models import parts
 from hybridgen.models.cosmos3 import facts, tiny
 from hybridgen.models.cosmos3.known import MODELS
 from hybridgen.models.family import Family
@@ -28,7 +29,12 @@ FAMILY = Family(
     model=facts.model,
     denoiser=denoiser,
     autoencoder=autoencoder,
-    components=("transformer", "text_tokenizer", "vae"),
+    components={
+        "transformer": (facts.TRANSFORMER,),
+        "text_tokenizer": (parts.QWEN_TOKENIZER,),
+        "vae": (vae_facts.PART,),
+    },
+    switches=facts.INDEX_KEYS,
     known=MODELS,
     tiny=tiny.KINDS,
 )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Table, listed, number, only, switch, whole
+from hybridgen.models.parts import CLIP, EPSILON, Part
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 
@@ -38,9 +44,81 @@ class WanTransformer(TransformerFacts):
         return max(start, time + max(rope, feed_forward, gate)), time
 
 
+TRANSFORMER_KEYS: Table = {
+    "patch_size": listed(whole(1, 16), 3, 3, [1, 2, 2]),
+    "num_attention_heads": whole(1, 1024, 40),
+    "attention_head_dim": whole(2, 4096, 128),
+    "in_channels": whole(1, 4096, 16),
+    "out_channels": whole(1, 4096, 16),
+    "text_dim": whole(1, 2**17, 4096),
+    "freq_dim": whole(2, 2**16, 256),
+    "ffn_dim": whole(1, 2**20, 13824),
+    "num_layers": whole(1, 512, 40),
+    "cross_attn_norm": switch(True),
+    "qk_norm": only("rms_norm_across_heads", default="rms_norm_across_heads"),
+    "eps": EPSILON,
+    "image_dim": whole(1, 2**17, None, null=True),
+    "added_kv_proj_dim": whole(1, 2**17, None, null=True),
+    "rope_max_seq_len": whole(1, 2**20, 1024),
+    "pos_embed_seq_len": whole(1, 2**20, None, null=True),
+}
+
+
+def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Tensors of a WanTransformer3DModel."""
+    d, cells = config["num_attention_heads"] * config["attention_head_dim"], math.prod(config["patch_size"])
+    found: dict[str, tuple[int, ...]] = {"scale_shift_table": (1, 2, d)}
+
+    def linear(name: str, out: int, into: int) -> None:
+        found.update({f"{name}.weight": (out, into), f"{name}.bias": (out,)})
+
+    linear("patch_embedding", d, 0)
+    found["patch_embedding.weight"] = (d, config["in_channels"], *config["patch_size"])
+    linear("proj_out", config["out_channels"] * cells, d)
+    for name, into in (("time", config["freq_dim"]), ("text", config["text_dim"])):
+        linear(f"condition_embedder.{name}_embedder.linear_1", d, into)
+        linear(f"condition_embedder.{name}_embedder.linear_2", d, d)
+    linear("condition_embedder.time_proj", 6 * d, d)
+    if image := config["image_dim"]:
+        embedder = "condition_embedder.image_embedder"
+        linear(f"{embedder}.ff.net.0.proj", image, image)
+        linear(f"{embedder}.ff.net.2", d, image)
+        for norm, width in (("norm1", image), ("norm2", d)):
+            found |= {f"{embedder}.{norm}.{part}": (width,) for part in ("weight", "bias")}
+        if positions := config["pos_embed_seq_len"]:
+            found[f"{embedder}.pos_embed"] = (1, positions, image)
+    for layer in range(config["num_layers"]):
+        block = f"blocks.{layer}"
+        for attention in ("attn1", "attn2"):
+            for name in ("to_q", "to_k", "to_v", "to_out.0"):
+                linear(f"{block}.{attention}.{name}", d, d)
+            found |= {f"{block}.{attention}.norm_{x}.weight": (d,) for x in "qk"}
+        if added := config["added_kv_proj_dim"]:
+            linear(f"{block}.attn2.add_k_proj", d, added)
+            linear(f"{block}.attn2.add_v_proj", d, added)
+            found[f"{block}.attn2.norm_added_k.weight"] = (d,)
+        linear(f"{block}.ffn.net.0.proj", config["ffn_dim"], d)
+        linear(f"{block}.ffn.net.2", d, config["ffn_dim"])
+        if config["cross_attn_norm"]:
+            found |= {f"{block}.norm2.weight": (d,), f"{block}.norm2.bias": (d,)}
+        found[f"{block}.scale_shift_table"] = (1, 6, d)
+    return found
+
+
+TRANSFORMER = Part(
+    "diffusers",
+    ("WanTransformer3DModel",),
+    keys=TRANSFORMER_KEYS,
+    shapes=shapes,
+    also=("blocks.*.attn2.norm_added_q.",),
+)
+INDEX_KEYS: Table = {"boundary_ratio": number(0, 1, None, null=True), "expand_timesteps": switch(False, null=True)}
+"""Keys of model_index.json beside the components."""
+
+
 def transformer(folder: Folder, index: Config) -> WanTransformer:
     """Facts of the transformer of a checkpoint folder."""
-    config = folder.json("transformer/config.json")
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
     patch_t, patch_h, patch_w = config["patch_size"]
     return WanTransformer(
         layers=config["num_layers"],
@@ -70,11 +148,11 @@ def model(folder: Folder, index: Config) -> Config:
         return found | {"image": "may", "encodes": "first"}
     if index["_class_name"] != "WanImageToVideoPipeline":
         return found
-    config = folder.json("transformer/config.json")
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
     found |= {"image": "must", "encodes": "all"}
     if not config.get("image_dim"):
         return found | {"last_image": "may"}
-    vision = folder.json("image_encoder/config.json")
+    vision = folder.json("image_encoder/config.json", CLIP.keys)
     return found | {
         "last_image": "must" if config.get("pos_embed_seq_len") else "",
         "image_tokens": (vision["image_size"] // vision["patch_size"]) ** 2 + 1,

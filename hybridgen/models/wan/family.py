@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hybridgen.models import parts
 from hybridgen.models.family import Family
 from hybridgen.models.wan import facts, tiny, vae_facts
 from hybridgen.models.wan.known import MODELS
@@ -36,7 +37,17 @@ FAMILY = Family(
     model=facts.model,
     denoiser=denoiser,
     autoencoder=autoencoder,
-    components=("transformer", "transformer_2", "tokenizer", "text_encoder", "image_encoder", "image_processor", "vae"),
+    components={
+        "transformer": (facts.TRANSFORMER,),
+        "transformer_2": (facts.TRANSFORMER,),
+        "tokenizer": (parts.T5_TOKENIZER,),
+        "text_encoder": (parts.UMT5,),
+        "image_encoder": (parts.CLIP,),
+        "image_processor": (parts.CLIP_PICTURES,),
+        "vae": (vae_facts.PART,),
+    },
+    switches=facts.INDEX_KEYS,
+    optional=("transformer_2", "image_encoder", "image_processor"),
     known=MODELS,
     tiny=tiny.KINDS,
 )

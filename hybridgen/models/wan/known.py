@@ -43,6 +43,7 @@ WAN_IMAGE = replace(
     encodes="all",
     image_tokens=257,
     image_params=630_766_080,
+    flow_shift=5.0,
     defaults=RequestDefaults(),
     aliases=("wan2.1-i2v-14b", "wan2.1-i2v"),
 )
@@ -69,6 +70,7 @@ MODELS = (
         WAN_IMAGE,
         name="wan2.1-i2v-14b-480p",
         source="Wan-AI/Wan2.1-I2V-14B-480P-Diffusers",
+        flow_shift=3.0,
         defaults=RequestDefaults(width=832, height=480),
         aliases=(),
     ),

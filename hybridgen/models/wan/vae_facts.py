@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from hybridgen.models.files import Folder
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Table, listed, number, switch, whole
+from hybridgen.models.parts import Part
 from hybridgen.plan.autoencoder import Half, Layer, VaeFacts
 
 
@@ -95,13 +97,35 @@ VAE_22 = WanVae(
 """The autoencoder of Wan 2.2's 5B; its A14B models have Wan 2.1's."""
 
 
+KEYS: Table = {
+    "base_dim": whole(1, 2**16, 96),
+    "decoder_base_dim": whole(1, 2**16, None, null=True),
+    "z_dim": whole(1, 4096, 16),
+    "dim_mult": listed(whole(1, 64), 2, 8, [1, 2, 4, 4]),
+    "num_res_blocks": whole(1, 64, 2),
+    "attn_scales": listed(number(0, 1e6), 0, 16, []),
+    "temperal_downsample": listed(switch(), 1, 7, [False, True, True]),
+    "dropout": number(0, 1, 0.0),
+    "latents_mean": listed(number(-1e6, 1e6), 1, 4096),
+    "latents_std": listed(number(1e-9, 1e6), 1, 4096),
+    "is_residual": switch(False),
+    "in_channels": whole(1, 4096, 3),
+    "out_channels": whole(1, 4096, 3),
+    "patch_size": whole(1, 64, None, null=True),
+    "scale_factor_temporal": whole(1, 64, 4),
+    "scale_factor_spatial": whole(1, 256, 8),
+}
+PART = Part("diffusers", ("AutoencoderKLWan",), keys=KEYS)
+
+
 def read(folder: Folder) -> WanVae:
-    """Facts of the autoencoder of a checkpoint folder."""
-    config = folder.json("vae/config.json")
+    """Facts of the autoencoder of a checkpoint folder. Raises RequestError (unreadable-model)."""
+    config = folder.json("vae/config.json", KEYS)
+    _check(folder, config)
     return WanVae(
         latent_channels=config["z_dim"],
-        stride_space=config.get("scale_factor_spatial", 8),
-        stride_time=config.get("scale_factor_temporal", 4),
+        stride_space=config["scale_factor_spatial"],
+        stride_time=config["scale_factor_temporal"],
         params=folder.params("vae"),
         base_dim=config.get("decoder_base_dim") or config["base_dim"],
         encoder_base_dim=config["base_dim"],
@@ -111,3 +135,21 @@ def read(folder: Folder) -> WanVae:
         residual=bool(config.get("is_residual")),
         patch=config.get("patch_size") or 1,
     )
+
+
+def _check(folder: Folder, config: Config) -> None:
+    """Raise RequestError (unreadable-model) where the keys of the configuration contradict each other."""
+    file, channels, steps = "vae/config.json", config["z_dim"], len(config["dim_mult"]) - 1
+    patch = config["patch_size"] or 1
+    wanted = {
+        "latents_mean": (len(config["latents_mean"]), channels, "values, one for each of z_dim"),
+        "latents_std": (len(config["latents_std"]), channels, "values, one for each of z_dim"),
+        "temperal_downsample": (len(config["temperal_downsample"]), steps, "values, one less than dim_mult"),
+        "scale_factor_temporal": (config["scale_factor_temporal"], 2 ** sum(config["temperal_downsample"]), "frames"),
+        "scale_factor_spatial": (config["scale_factor_spatial"], patch * 2**steps, "pixels"),
+        "in_channels": (config["in_channels"], 3 * patch**2, "channels"),
+        "out_channels": (config["out_channels"], 3 * patch**2, "channels"),
+    }
+    for key, (found, needed, what) in wanted.items():
+        if found != needed:
+            raise folder.refused(f"{file}: {key} has {found} {what}, and the other keys make it {needed}")

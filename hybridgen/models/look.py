@@ -1,0 +1,188 @@
+"""One look at all files of a checkpoint before anything starts, by headers only. No torch.
+
+What the classes of diffusers and transformers alone can tell is checked in load.py, before ranks start.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hybridgen.errors import RequestError
+from hybridgen.models import schedulers
+from hybridgen.models.family import Family
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.headers import Stored
+from hybridgen.models.parts import Part, Shapes
+
+RULES = {
+    "quantised-model": "Weights are read as plain floats (fp64, fp32, fp16, bf16). Quantised ones need scales that are "
+    "stored beside them, and without these every clip is noise.",
+    "incomplete-model": "A model with a missing tensor would run, with random numbers in its place.",
+}
+FLOATS = ("F64", "F32", "F16", "BF16")
+BUFFERS = ("position_ids", "inv_freq", "num_batches_tracked")
+"""Ends of tensors' names that hold no weights, and may be of any type."""
+SCALES = re.compile(
+    r"(^|\.)(weight_scale(_inv|_2)?|input_scale|scale_(weight|input)|scaled_fp8|scb|absmax|nested_absmax|quant_map"
+    r"|nested_quant_map|qweight|qzeros|qscales|g_idx|weight_packed|weight_zero_point|weight_shape|comfy_quant"
+    r"|_amax|_pre_quant_scale|_data|_scale|_zero_point|activation_scale)$|quant_state|weight\._(data|scale)",
+    re.IGNORECASE,
+)
+"""Names of tensors that stand beside quantised weights."""
+MARKS = ("quantization_config", "quantization", "quant_method", "quant_config", "compression_config")
+"""Keys of a configuration that tell of quantised weights."""
+MARK_FILES = ("hf_quant_config.json", "quantization_config.json", "quant_config.json", "quantize_config.json")
+"""Files that tell of them."""
+UNUSED = {"safety_checker", "sound_tokenizer"}
+"""Components of which nothing is loaded, whatever they are."""
+
+
+def look(folder: Folder, family: Family, index: Config) -> None:
+    """Look at every file of a checkpoint of this family.
+
+    index: content of model_index.json.
+
+    Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler, quantised-model,
+    incomplete-model.
+    """
+    _check_marks(folder, index, "model_index.json")
+    library, scheduler = _pair(folder, "scheduler", index.get("scheduler"))
+    if library is None:
+        raise folder.refused("model_index.json names no scheduler")
+    if library != "diffusers":
+        problem = f"its scheduler is {ascii(library)[:80]}'s, and only diffusers' are run"
+        raise folder.refused(problem, rule="unsupported-scheduler")
+    schedulers.look(folder, scheduler)
+    named = _components(folder, family, index)
+    for name, part in named.items():
+        _look_at_part(folder, name, part)
+
+
+def _components(folder: Folder, family: Family, index: Config) -> dict[str, Part]:
+    """The components that model_index.json names, but for the scheduler. Nothing is imported by these names."""
+    found: dict[str, Part] = {}
+    for name, value in index.items():
+        if name.startswith("_") or name in family.switches or name == "scheduler":
+            continue
+        if not isinstance(value, list) and name not in family.components:
+            continue  # diffusers ignores switches that the pipeline does not have
+        library, kind = _pair(folder, name, value)
+        if library is None or name in UNUSED:
+            continue
+        if name not in family.components:
+            problem = f"model_index.json names a component {ascii(name)[1:-1]}, which no model of its family has"
+            raise folder.refused(problem, rule="unsupported-pipeline")
+        part = _part(family.components[name], library, kind)
+        if part is None:
+            known = ", ".join(cls for part in family.components[name] for cls in part.classes)
+            problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and not one of: {known}"
+            raise folder.refused(problem, rule="unsupported-pipeline")
+        found[name] = part
+    for name in family.needed:
+        if name not in found:
+            raise folder.refused(f"model_index.json names no {name}")
+    return found
+
+
+def _pair(folder: Folder, name: str, value: Any) -> tuple[str | None, str]:
+    """Library and class of a component as model_index.json has them, or None for one that is absent."""
+    if value == [None, None] or value is None:
+        return None, ""
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value):
+        return value[0], value[1]
+    raise folder.refused(f"model_index.json: {ascii(name)[1:-1][:80]} is not a library and a class")
+
+
+def _part(parts: Iterable[Part], library: str, kind: str) -> Part | None:
+    return next((part for part in parts if part.library == library and kind in part.classes), None)
+
+
+def _look_at_part(folder: Folder, name: str, part: Part) -> None:
+    """Look at one component: its configuration and the headers of its weights."""
+    for file in MARK_FILES:
+        if (folder.path / name / file).exists() or (folder.path / file).exists():
+            raise _quantised(folder, f"{name} has a {file}")
+    config = folder.json(f"{name}/{part.config}", part.keys) if part.config and (part.keys or part.weighted) else {}
+    _check_marks(folder, config, f"{name}/{part.config}")
+    if not part.weighted:
+        return
+    if config.get("_class_name", part.classes[0]) not in part.classes:
+        problem = f"{name}/{part.config}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
+        raise folder.refused(problem, rule="unsupported-pipeline")
+    tensors = folder.tensors(name)
+    _check_types(folder, name, tensors)
+    if part.shapes is not None:
+        check_tensors(folder, name, tensors, part.shapes(config), part.also)
+    for stack, key in part.stacks.items():
+        _check_stack(folder, name, tensors, stack, config[key])
+
+
+def _check_marks(folder: Folder, config: Mapping[str, Any], file: str) -> None:
+    """Refuse a configuration that tells of quantised weights, also in its parts."""
+    for key, value in config.items():
+        if key in MARKS and value not in (None, False, {}):
+            method = value.get("quant_method", value.get("quant_type")) if isinstance(value, dict) else value
+            raise _quantised(folder, f"{file} has {key}" + (f" ({ascii(method)[1:-1][:40]})" if method else ""))
+        if isinstance(value, dict) and key.endswith("config"):
+            _check_marks(folder, value, file)
+
+
+def _check_types(folder: Folder, component: str, tensors: Mapping[str, Stored]) -> None:
+    """Refuse weights that are stored otherwise than as plain floats."""
+    for name, stored in tensors.items():
+        if SCALES.search(name):
+            raise _quantised(folder, f"{component} has {ascii(name)}, which scales quantised weights")
+        if stored.dtype not in FLOATS and not name.endswith(BUFFERS):
+            raise _quantised(folder, f"{component} has {ascii(name)} stored as {ascii(stored.dtype)[1:-1][:20]}")
+
+
+def _quantised(folder: Folder, what: str) -> RequestError:
+    return folder.refused(f"{what}, and only plain floats are read", "the checkpoint in bf16", "quantised-model")
+
+
+def check_tensors(
+    folder: Folder, component: str, found: Mapping[str, Stored], wanted: Shapes, also: Iterable[str] = ()
+) -> None:
+    """Raise RequestError (incomplete-model) where tensors are missing, of other shapes, or not of this class.
+
+    also: how the names of tensors begin, or patterns of them, that may be there as well.
+    """
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise _incomplete(folder, component, "lacks", missing)
+    for name, shape in wanted.items():
+        if found[name].shape != tuple(shape):
+            have, want = ("x".join(map(str, one)) or "one number" for one in (found[name].shape, shape))
+            problem = f"{component}: {ascii(name)} has the shape {have}, and its configuration makes it {want}"
+            raise folder.refused(problem, rule="incomplete-model")
+    patterns = [f"{start}*" for start in also]
+    extra = [
+        name
+        for name in found
+        if name not in wanted and not name.endswith(BUFFERS) and not any(fnmatch.fnmatchcase(name, p) for p in patterns)
+    ]
+    if extra:
+        raise _incomplete(folder, component, "has tensors that its class does not:", extra)
+
+
+def _check_stack(folder: Folder, component: str, tensors: Mapping[str, Stored], stack: str, layers: int) -> None:
+    """Raise RequestError (incomplete-model) where the layers of a stack are not all there, or not all the same."""
+    start, shapes = f"{stack}.", dict[str, dict[str, tuple[int, ...]]]()
+    for name, stored in tensors.items():
+        if name.startswith(start):
+            number, _, rest = name.removeprefix(start).partition(".")
+            shapes.setdefault(number, {})[rest] = stored.shape
+    every = {rest: shape for layer in shapes.values() for rest, shape in layer.items()}
+    wanted = {f"{start}{number}.{rest}": shape for number in range(layers) for rest, shape in every.items()}
+    if not every:
+        raise _incomplete(folder, component, "lacks", [f"{start}0"])
+    check_tensors(folder, component, {n: t for n, t in tensors.items() if n.startswith(start)}, wanted)
+
+
+def _incomplete(folder: Folder, component: str, verb: str, names: list[str]) -> RequestError:
+    """The error that names the first of some tensors, and counts the others."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return folder.refused(f"{component} {verb} {ascii(names[0])[:120]}{more}", rule="incomplete-model")

@@ -1,0 +1,93 @@
+"""The schedulers that can be run, by their configuration. No torch.
+
+Each rank steps its own part of the latents, so a scheduler must act on every number alone, and draw nothing.
+"""
+
+from __future__ import annotations
+
+from hybridgen.errors import RequestError
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Table, listed, number, only, switch, whole
+
+SIGMA = number(0, 1e6, None, null=True)
+SHIFT = number(1e-6, 1e4, 1.0)
+
+UNIPC: Table = {
+    "num_train_timesteps": whole(1, 100_000, 1000),
+    "beta_start": number(0, 1, 0.0001),
+    "beta_end": number(0, 1, 0.02),
+    "beta_schedule": only("linear", "scaled_linear", "squaredcos_cap_v2", default="linear"),
+    "trained_betas": listed(number(0, 1), 1, 100_000, None, null=True),
+    "solver_order": whole(1, 3, 2),
+    "prediction_type": only("epsilon", "sample", "v_prediction", "flow_prediction", default="epsilon"),
+    "predict_x0": switch(True),
+    "solver_type": only("bh1", "bh2", default="bh2"),
+    "lower_order_final": switch(True),
+    "disable_corrector": listed(whole(0, 100_000), 0, 100_000, []),
+    "use_karras_sigmas": switch(False, null=True),
+    "use_exponential_sigmas": switch(False, null=True),
+    "use_beta_sigmas": switch(False, null=True),
+    "use_flow_sigmas": switch(False, null=True),
+    "flow_shift": SHIFT,
+    "timestep_spacing": only("linspace", "leading", "trailing", default="linspace"),
+    "steps_offset": whole(0, 100_000, 0),
+    "final_sigmas_type": only("zero", "sigma_min", default="zero", null=True),
+    "rescale_betas_zero_snr": switch(False),
+    "time_shift_type": only("exponential", "linear", default="exponential"),
+    "sigma_min": SIGMA,
+    "sigma_max": SIGMA,
+    "shift_terminal": SIGMA,
+}
+EULER: Table = {
+    "num_train_timesteps": whole(1, 100_000, 1000),
+    "shift": SHIFT,
+    "base_shift": number(-100, 100, 0.5, null=True),
+    "max_shift": number(-100, 100, 1.15, null=True),
+    "base_image_seq_len": whole(1, 10**9, 256),
+    "max_image_seq_len": whole(1, 10**9, 4096),
+    "invert_sigmas": switch(False),
+    "shift_terminal": SIGMA,
+    "use_karras_sigmas": switch(False, null=True),
+    "use_exponential_sigmas": switch(False, null=True),
+    "use_beta_sigmas": switch(False, null=True),
+    "time_shift_type": only("exponential", "linear", default="exponential"),
+}
+TABLES = {"UniPCMultistepScheduler": UNIPC, "FlowMatchEulerDiscreteScheduler": EULER}
+"""Schedulers that act on every number alone as long as none of REFUSED is set."""
+
+TIMETABLES = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
+"""Settings of which at most one can be on."""
+REFUSED: dict[str, str] = {
+    "stochastic_sampling": "it draws noise of its own in every step, and ranks would draw different noise",
+    "thresholding": "it scales each step by a quantile of the whole clip, and a rank has a part of it",
+    "use_dynamic_shifting": "its noise levels need a shift (mu) that the pipelines do not give it",
+    "solver_p": "another scheduler takes the steps in its place",
+}
+"""Settings that must be off, and why."""
+
+
+def look(folder: Folder, kind: str) -> Config:
+    """The scheduler's configuration. Raises RequestError: unsupported-scheduler, unreadable-model."""
+    if kind not in TABLES:
+        raise _refused(folder, f"it steps with {ascii(kind)[1:-1][:80]}", f"schedulers that are: {', '.join(TABLES)}")
+    name = "scheduler/scheduler_config.json"
+    config = folder.json(name)
+    for setting, why in REFUSED.items():
+        if config.get(setting) not in (None, False):
+            raise _refused(folder, f"{name} sets {setting}", why)
+    found = folder.json(name, TABLES[kind])
+    on = [setting for setting in TIMETABLES if found.get(setting)]
+    if len(on) > 1:
+        raise _refused(folder, f"{name} sets {' and '.join(on)}", "at most one says where the steps are")
+    return found
+
+
+def shift(folder: Folder) -> float | None:
+    """How far a checkpoint's scheduler shifts its noise levels; None where it does not say."""
+    config = folder.json("scheduler/scheduler_config.json")
+    found: float | None = config.get("flow_shift", config.get("shift"))
+    return found
+
+
+def _refused(folder: Folder, what: str, why: str) -> RequestError:
+    return folder.refused(f"{what}, which is not run: {why}", rule="unsupported-scheduler")
