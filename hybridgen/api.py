@@ -75,7 +75,7 @@ def _opened(recipe: Recipe) -> Conditioning:
     """The opened files of a recipe's clip. In a joined job only rank 0 needs them, and only it may have them."""
     if not environment.is_reporter():
         return Conditioning()
-    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
+    facts = catalogue.find(recipe.model, recipe.checkpoint.revision)
     return open_inputs(recipe.request, facts)
 
 

@@ -113,7 +113,7 @@ class Page:
         facts = self.found.best.plan.facts
         if self.own.model_facts is not None:
             return f"{facts.name} is known from {self.own.model_facts} only"
-        model = catalogue.find(self.recipe.model or catalogue.DEFAULT_MODEL)
+        model = catalogue.find(self.recipe.model)
         if facts.transformer.heads != model.transformer.heads:
             return f"--heads {self.own.heads} is for planning, {model.name} has {model.transformer.heads}"
         return ""

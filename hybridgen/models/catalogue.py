@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError, did_you_mean
-from hybridgen.models.checkpoint import from_folder
+from hybridgen.models.checkpoint import diffusers_names, from_folder
 from hybridgen.models.registry import KINDS, MODELS
 from hybridgen.models.tiny import cache
 from hybridgen.plan.facts import ModelFacts, RequestDefaults
@@ -33,35 +33,63 @@ def names() -> list[str]:
     return ["demo", *(m.name for m in MODELS), *aliases, *(TINY + name for name in KINDS)]
 
 
-def find(name: str, revision: str | None = None) -> ModelFacts:
+def find(name: str | None, revision: str | None = None) -> ModelFacts:
     """Facts of a model given by short name, hub id or local folder, at a commit of the hub if one is given.
 
-    Raises RequestError: unknown-model, which lists what exists, or revision, where there is no hub. Never touches
-    the network: an unknown hub id is looked for in the local hub cache only.
+    None is the default model. A known name is that model whatever folders are called so; a folder is given by a path
+    ("./folder"), and all its files are looked at.
+
+    Raises RequestError: unknown-model, which lists what exists, revision, where there is no hub, or what
+    checkpoint.from_folder() finds wrong. Never touches the network: an unknown hub id is looked for in the local hub
+    cache only.
     """
-    if revision is not None and (name == "demo" or name.startswith(TINY) or _is_folder(name)):
+    name = DEFAULT_MODEL if name is None else name
+    for model in MODELS:
+        if name.lower() in (model.name, model.source.lower(), *model.aliases):
+            return replace(model, revision=revision) if revision else model
+    if revision is not None and (name == "demo" or name.startswith(TINY) or _is_path(name)):
         problem = f"it is a commit of the hub, and --model {name} is a folder here"
         raise RequestError("revision", "revision", revision, problem, tries=[{"revision": None}])
     if name == "demo":
         return replace(from_folder(DEMO_FOLDER), name="demo", defaults=DEMO_DEFAULTS, licence="Apache-2.0")
     if name.startswith(TINY):
         return _tiny(name)
-    for model in MODELS:
-        if name.lower() in (model.name, model.source.lower(), *model.aliases):
-            return replace(model, revision=revision) if revision else model
-    if _is_folder(name):
-        return from_folder(Path(name))
+    if _is_path(name) and _is_folder(name):
+        return from_folder(Path(name).expanduser())
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
         return replace(from_folder(cached), name=name, source=name, revision=revision)
-    problem = "is not a known model, a downloaded hub id or a folder in diffusers layout"
-    raise RequestError("unknown-model", "model", name, problem, did_you_mean(name, names(), 2) or names()[:4])
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> RequestError:
+    """The error of a name that is no model, with what was probably meant."""
+    if _is_path(name):
+        return RequestError("unknown-model", "model", name, "there is no such folder", names()[:4])
+    if close := diffusers_names(name):
+        problem = "is the layout of the model's own code, and the one for diffusers is needed"
+        return RequestError("unknown-model", "model", name, problem, close)
+    if name and _is_folder(name):
+        return RequestError(
+            "unknown-model", "model", name, "is no known model; a folder is given by its path", [f"./{name}"]
+        )
+    problem = "is not a known model, a downloaded hub id or the path of a folder in diffusers layout"
+    return RequestError("unknown-model", "model", name or "''", problem, did_you_mean(name, names(), 2) or names()[:4])
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name is the path of a folder: absolute, of this or the home folder, or with more than one part.
+
+    A name such as "owner/model" is a path where there is such a folder, and a hub id where there is none.
+    """
+    starts = name.startswith(("/", "./", "../", "~")) or name in (".", "..")
+    return starts or name.count("/") > 1 or name.endswith("/") or ("/" in name and _is_folder(name))
 
 
 def _is_folder(name: str) -> bool:
     """Whether there is a folder of that name; longer names than files can have are none."""
     try:
-        return Path(name).is_dir()
-    except OSError:
+        return Path(name).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):
         return False
 
 

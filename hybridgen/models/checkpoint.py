@@ -70,12 +70,12 @@ def _index(folder: Folder) -> Config:
     """The content of model_index.json. Raises RequestError (unreadable-model), which knows other layouts."""
     path = folder.path
     if not (path / "model_index.json").exists() and any(next(path.glob(name), None) for name in ORIGINAL):
-        problem = "is not in the layout of diffusers: it has no model_index.json"
-        raise folder.refused(problem, f"the one for diffusers: {', '.join(_diffusers_names(path.name)) or '...'}")
+        near = ", ".join(diffusers_names(path.name)) or "a checkpoint for diffusers, whose name on the hub says so"
+        raise folder.refused("it is not in the layout of diffusers: there is no model_index.json", near)
     return folder.json("model_index.json")
 
 
-def _diffusers_names(name: str) -> list[str]:
+def diffusers_names(name: str) -> list[str]:
     """Hub ids of known models whose checkpoints for diffusers are named after one in another layout."""
     bare = name.rpartition("/")[2].lower()
     known = [model.source for family in FAMILIES for model in family.known]

@@ -40,7 +40,7 @@ class Family:
     autoencoder: Callable[[ModelFacts], type[Autoencoder]]
     """The class that is one rank's autoencoder. Imports torch."""
     components: Mapping[str, tuple[Part, ...]]
-    """Subfolders of a checkpoint that are read, and so downloaded, beside the scheduler's; each with what may be there."""
+    """Subfolders of a checkpoint that are read, and so downloaded, with what may be in them; the scheduler's aside."""
     switches: Table = field(default_factory=dict)
     """Keys of model_index.json that are no components."""
     optional: tuple[str, ...] = ()

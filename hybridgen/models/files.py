@@ -68,7 +68,7 @@ class Folder:
                 raise self.refused(f"{component}/{file} {fault}") from fault
             for name in stored if names is None else names:
                 if name not in stored:
-                    raise self.refused(f"{component}/{file} lacks {ascii(name)}, which the index says is in it")
+                    raise self.refused(f"{component}/{file} lacks {name!a}, which the index says is in it")
                 found[name] = stored[name]
         return found
 

@@ -1,4 +1,4 @@
-"""The keys of a checkpoint's JSON files: what each may hold, declared once and checked when a file is read. No torch."""
+"""The keys of a checkpoint's JSON files: what each may hold, checked whenever a file is read. No torch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def listed(one: Key, least: int, most: int, default: Any = REQUIRED, null: bool 
 
 
 Table = Mapping[str, "Key | Mapping[str, Key]"]
-"""The keys of a file by name; a table stands for an object with keys of its own, which may be absent."""
+"""The keys of a file by name; a table stands for an object with keys of its own."""
 
 
 def checked(content: Mapping[str, Any], table: Table, file: str, path: Path, place: str = "") -> dict[str, Any]:
@@ -113,8 +113,9 @@ def checked(content: Mapping[str, Any], table: Table, file: str, path: Path, pla
                 raise RequestError("unreadable-model", "model", path, f"{file}: {place}{name} {said}, not {key}")
         elif isinstance(value, dict):
             found[name] = checked(value, key, file, path, f"{place}{name}.")
-        elif value is not None:
-            problem = f"{file}: {place}{name} is {_shown(value)}, not an object with keys"
+        else:
+            said = f"is {_shown(value)}, not an object with keys" if name in found else "is missing"
+            problem = f"{file}: {place}{name} {said}"
             raise RequestError("unreadable-model", "model", path, problem)
     return found
 

@@ -15,7 +15,9 @@ from hybridgen.models import schedulers
 from hybridgen.models.family import Family
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.headers import Stored
-from hybridgen.models.parts import Part, Shapes
+from hybridgen.models.keys import checked
+from hybridgen.models.parts import Part
+from hybridgen.models.shapes import Shape
 
 RULES = {
     "quantised-model": "Weights are read as plain floats (fp64, fp32, fp16, bf16). Quantised ones need scales that are "
@@ -105,19 +107,30 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
     for file in MARK_FILES:
         if (folder.path / name / file).exists() or (folder.path / file).exists():
             raise _quantised(folder, f"{name} has a {file}")
-    config = folder.json(f"{name}/{part.config}", part.keys) if part.config and (part.keys or part.weighted) else {}
-    _check_marks(folder, config, f"{name}/{part.config}")
+    file = f"{name}/{part.config}"
+    config = folder.json(file)
+    _check_marks(folder, config, file)
+    if part.nested and config.get(part.nested) is None:
+        config = {**config, part.nested: config}
+    config = checked(config, part.keys, file, folder.path)
     if not part.weighted:
         return
     if config.get("_class_name", part.classes[0]) not in part.classes:
-        problem = f"{name}/{part.config}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
+        problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
         raise folder.refused(problem, rule="unsupported-pipeline")
     tensors = folder.tensors(name)
     _check_types(folder, name, tensors)
     if part.shapes is not None:
-        check_tensors(folder, name, tensors, part.shapes(config), part.also)
-    for stack, key in part.stacks.items():
-        _check_stack(folder, name, tensors, stack, config[key])
+        named = {_renamed(part, key): stored for key, stored in tensors.items()}
+        check_tensors(folder, name, named, part.shapes(config), part.also)
+
+
+def _renamed(part: Part, name: str) -> str:
+    """A tensor's name as Part.shapes() has it."""
+    for start, known in part.renamed.items():
+        if name.startswith(start):
+            return known + name.removeprefix(start)
+    return name
 
 
 def _check_marks(folder: Folder, config: Mapping[str, Any], file: str) -> None:
@@ -134,9 +147,9 @@ def _check_types(folder: Folder, component: str, tensors: Mapping[str, Stored]) 
     """Refuse weights that are stored otherwise than as plain floats."""
     for name, stored in tensors.items():
         if SCALES.search(name):
-            raise _quantised(folder, f"{component} has {ascii(name)}, which scales quantised weights")
+            raise _quantised(folder, f"{component} has {name!a}, which scales quantised weights")
         if stored.dtype not in FLOATS and not name.endswith(BUFFERS):
-            raise _quantised(folder, f"{component} has {ascii(name)} stored as {ascii(stored.dtype)[1:-1][:20]}")
+            raise _quantised(folder, f"{component} has {name!a} stored as {ascii(stored.dtype)[1:-1][:20]}")
 
 
 def _quantised(folder: Folder, what: str) -> RequestError:
@@ -144,7 +157,7 @@ def _quantised(folder: Folder, what: str) -> RequestError:
 
 
 def check_tensors(
-    folder: Folder, component: str, found: Mapping[str, Stored], wanted: Shapes, also: Iterable[str] = ()
+    folder: Folder, component: str, found: Mapping[str, Stored], wanted: Mapping[str, Shape], also: Iterable[str] = ()
 ) -> None:
     """Raise RequestError (incomplete-model) where tensors are missing, of other shapes, or not of this class.
 
@@ -156,7 +169,7 @@ def check_tensors(
     for name, shape in wanted.items():
         if found[name].shape != tuple(shape):
             have, want = ("x".join(map(str, one)) or "one number" for one in (found[name].shape, shape))
-            problem = f"{component}: {ascii(name)} has the shape {have}, and its configuration makes it {want}"
+            problem = f"{component}: {name!a} has the shape {have}, and its configuration makes it {want}"
             raise folder.refused(problem, rule="incomplete-model")
     patterns = [f"{start}*" for start in also]
     extra = [
@@ -166,20 +179,6 @@ def check_tensors(
     ]
     if extra:
         raise _incomplete(folder, component, "has tensors that its class does not:", extra)
-
-
-def _check_stack(folder: Folder, component: str, tensors: Mapping[str, Stored], stack: str, layers: int) -> None:
-    """Raise RequestError (incomplete-model) where the layers of a stack are not all there, or not all the same."""
-    start, shapes = f"{stack}.", dict[str, dict[str, tuple[int, ...]]]()
-    for name, stored in tensors.items():
-        if name.startswith(start):
-            number, _, rest = name.removeprefix(start).partition(".")
-            shapes.setdefault(number, {})[rest] = stored.shape
-    every = {rest: shape for layer in shapes.values() for rest, shape in layer.items()}
-    wanted = {f"{start}{number}.{rest}": shape for number in range(layers) for rest, shape in every.items()}
-    if not every:
-        raise _incomplete(folder, component, "lacks", [f"{start}0"])
-    check_tensors(folder, component, {n: t for n, t in tensors.items() if n.startswith(start)}, wanted)
 
 
 def _incomplete(folder: Folder, component: str, verb: str, names: list[str]) -> RequestError:

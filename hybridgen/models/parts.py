@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hybridgen.models.keys import Key, Table, listed, number, only, switch, whole
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes of tensors, by their names."""
+from hybridgen.models.shapes import Tensors
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,12 @@ class Part:
     """The keys of that file."""
     weighted: bool = True
     """Whether it has weights."""
-    stacks: Mapping[str, str] = field(default_factory=dict)
-    """Stacks of equal layers: how their tensors' names begin, and the key that counts them ("text_config.x" in x)."""
-    shapes: Callable[[Mapping[str, Any]], Shapes] | None = None
+    shapes: Callable[[Mapping[str, Any]], Tensors] | None = None
     """Every tensor that must be there, from the configuration; None where the class itself must say."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """How the names of tensors begin in some checkpoints, and how in others, which `shapes` has."""
+    nested: str = ""
+    """The key under which newer configurations have what older ones have beside it."""
     also: tuple[str, ...] = ()
     """How the names of tensors begin that may be there and are not read."""
 
@@ -57,22 +58,25 @@ T5_KEYS: Table = {
 }
 
 
-def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def t5_shapes(config: Mapping[str, Any]) -> Tensors:
     """Tensors of a T5 or UMT5 encoder. T5 has positions in its first layer, UMT5 in every one."""
+    found, linear = Tensors(), partial(Tensors.linear, bias=False)
     d, inner, ff = config["d_model"], config["num_heads"] * config["d_kv"], config["d_ff"]
-    gated = config["feed_forward_proj"].startswith("gated")
-    found: dict[str, tuple[int, ...]] = {"shared.weight": (config["vocab_size"], d)}
-    found["encoder.final_layer_norm.weight"] = (d,)
+    found["shared.weight"] = (config["vocab_size"], d)
+    found.norm("encoder.final_layer_norm", d)
     for layer in range(config["num_layers"]):
         attention, dense = (f"encoder.block.{layer}.layer.{part}" for part in (0, 1))
-        found |= {f"{attention}.SelfAttention.{x}.weight": (inner, d) for x in "qkv"}
-        found[f"{attention}.SelfAttention.o.weight"] = (d, inner)
-        if config.get("model_type") == "umt5" or layer == 0:
+        for x in "qkv":
+            linear(found, f"{attention}.SelfAttention.{x}", inner, d)
+        linear(found, f"{attention}.SelfAttention.o", d, inner)
+        if config["model_type"] == "umt5" or layer == 0:
             buckets = config["relative_attention_num_buckets"], config["num_heads"]
-            found[f"{attention}.SelfAttention.relative_attention_bias.weight"] = buckets
-        found |= {f"{dense}.DenseReluDense.{x}.weight": (ff, d) for x in (("wi_0", "wi_1") if gated else ("wi",))}
-        found[f"{dense}.DenseReluDense.wo.weight"] = (d, ff)
-        found |= {f"{part}.layer_norm.weight": (d,) for part in (attention, dense)}
+            linear(found, f"{attention}.SelfAttention.relative_attention_bias", *buckets)
+        for x in ("wi_0", "wi_1") if config["feed_forward_proj"].startswith("gated") else ("wi",):
+            linear(found, f"{dense}.DenseReluDense.{x}", ff, d)
+        linear(found, f"{dense}.DenseReluDense.wo", d, ff)
+        found.norm(f"{attention}.layer_norm", d)
+        found.norm(f"{dense}.layer_norm", d)
     return found
 
 
@@ -109,15 +113,86 @@ QWEN_VISION: Mapping[str, Key] = {
     "temporal_patch_size": whole(1, 64, 2),
     "window_size": whole(1, 2**16, 112),
 }
+
+
+def qwen_shapes(config: Mapping[str, Any]) -> Tensors:
+    """Tensors of Qwen2.5-VL, its vision tower included."""
+    found, text = Tensors(), config["text_config"]
+    d = text["hidden_size"]
+    for name in ("model.embed_tokens", "lm_head"):
+        found.linear(name, text["vocab_size"], d, bias=False)
+    if config.get("tie_word_embeddings"):
+        del found["lm_head.weight"]
+    found.norm("model.norm", d)
+    keys = d // text["num_attention_heads"] * text["num_key_value_heads"]
+    for layer in range(text["num_hidden_layers"]):
+        block = f"model.layers.{layer}"
+        for name, width in (("q_proj", d), ("k_proj", keys), ("v_proj", keys)):
+            found.linear(f"{block}.self_attn.{name}", width, d)
+        found.linear(f"{block}.self_attn.o_proj", d, d, bias=False)
+        _gated(found, f"{block}.mlp", d, text["intermediate_size"], bias=False)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            found.norm(f"{block}.{norm}", d)
+    _vision(found, config["vision_config"])
+    return found
+
+
+def _vision(found: Tensors, config: Mapping[str, Any]) -> None:
+    d, merged = config["hidden_size"], config["hidden_size"] * config["spatial_merge_size"] ** 2
+    kernel = config["temporal_patch_size"], config["patch_size"], config["patch_size"]
+    found.linear("visual.patch_embed.proj", d, config["in_channels"], *kernel, bias=False)
+    for layer in range(config["depth"]):
+        block = f"visual.blocks.{layer}"
+        found.linear(f"{block}.attn.qkv", 3 * d, d)
+        found.linear(f"{block}.attn.proj", d, d)
+        _gated(found, f"{block}.mlp", d, config["intermediate_size"], bias=True)
+        for norm in ("norm1", "norm2"):
+            found.norm(f"{block}.{norm}", d)
+    found.norm("visual.merger.ln_q", d)
+    found.linear("visual.merger.mlp.0", merged, merged)
+    found.linear("visual.merger.mlp.2", config["out_hidden_size"], merged)
+
+
+def _gated(found: Tensors, name: str, d: int, ff: int, bias: bool) -> None:
+    for side in ("gate_proj", "up_proj"):
+        found.linear(f"{name}.{side}", ff, d, bias=bias)
+    found.linear(f"{name}.down_proj", d, ff, bias=bias)
+
+
 QWEN = Part(
     "transformers",
     ("Qwen2_5_VLForConditionalGeneration",),
     keys={
         "model_type": only("qwen2_5_vl", default="qwen2_5_vl"),
+        "tie_word_embeddings": switch(False),
         "text_config": QWEN_TEXT,
         "vision_config": QWEN_VISION,
     },
+    shapes=qwen_shapes,
+    renamed={"model.language_model.": "model.", "model.visual.": "visual."},
+    nested="text_config",
 )
+
+
+def clip_shapes(config: Mapping[str, Any]) -> Tensors:
+    """Tensors of a CLIP vision tower."""
+    found, d, ff = Tensors(), config["hidden_size"], config["intermediate_size"]
+    found["embeddings.class_embedding"] = (d,)
+    found.linear("embeddings.patch_embedding", d, config["num_channels"], *2 * [config["patch_size"]], bias=False)
+    found["embeddings.position_embedding.weight"] = ((config["image_size"] // config["patch_size"]) ** 2 + 1, d)
+    for norm in ("pre_layrnorm", "post_layernorm"):
+        found.norm(norm, d, bias=True)
+    for layer in range(config["num_hidden_layers"]):
+        block = f"encoder.layers.{layer}"
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            found.linear(f"{block}.self_attn.{name}", d, d)
+        found.linear(f"{block}.mlp.fc1", ff, d)
+        found.linear(f"{block}.mlp.fc2", d, ff)
+        for norm in ("layer_norm1", "layer_norm2"):
+            found.norm(f"{block}.{norm}", d, bias=True)
+    return found
+
+
 CLIP = Part(
     "transformers",
     ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
@@ -133,6 +208,9 @@ CLIP = Part(
         "layer_norm_eps": number(0, 1, 1e-5),
         "model_type": only("clip_vision_model", "clip", default="clip_vision_model"),
     },
+    shapes=clip_shapes,
+    also=("visual_projection.",),
+    renamed={"vision_model.": ""},
 )
 CLIP_PICTURES = Part(
     "transformers",

@@ -47,7 +47,7 @@ def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = 
 
 def unchecked(recipe: Recipe, video_frames: int | None = None) -> Plan:
     """The plan that a recipe describes, before its rules are checked. Raises RequestError if it is not a plan."""
-    facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL, recipe.checkpoint.revision)
+    facts = catalogue.find(recipe.model, recipe.checkpoint.revision)
     plan = template(recipe, facts, video_frames)
     degrees = degrees_of(recipe.parallel)
     return replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))

@@ -60,7 +60,7 @@ def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
         recipe: Recipe = trusted(Recipe, source.read(path, FILE).content)
         if recipe.hardware.name != hardware or recipe.hardware.gpus != gpus:
             continue
-        if catalogue.find(recipe.model or catalogue.DEFAULT_MODEL).name == wanted.facts.name:
+        if catalogue.find(recipe.model).name == wanted.facts.name:
             yield from _comparable(path.stem, recipe, wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hybridgen.errors import RequestError
+from hybridgen.models.cosmos.shapes import shapes
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import listed, number, switch, whole
 from hybridgen.models.parts import Part
@@ -91,7 +92,7 @@ TRANSFORMER = Part(
         "img_context_num_tokens": whole(1, 2**16, 256),
         "img_context_dim_out": whole(1, 2**20, 2048),
     },
-    stacks={"transformer_blocks": "num_layers"},
+    shapes=shapes,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybridgen.models.cosmos3.shapes import UNREAD, shapes
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, whole
 from hybridgen.models.parts import EPSILON, Part
@@ -79,7 +80,8 @@ TRANSFORMER = Part(
         "sound_gen": switch(False),
         "sound_dim": whole(1, 2**16, None, null=True),
     },
-    stacks={"layers": "num_hidden_layers"},
+    shapes=shapes,
+    also=UNREAD,
 )
 INDEX_KEYS: Table = {
     "enable_safety_checker": switch(True),

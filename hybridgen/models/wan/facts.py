@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, whole
 from hybridgen.models.parts import CLIP, EPSILON, Part
+from hybridgen.models.wan.shapes import shapes
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 
@@ -62,49 +59,6 @@ TRANSFORMER_KEYS: Table = {
     "rope_max_seq_len": whole(1, 2**20, 1024),
     "pos_embed_seq_len": whole(1, 2**20, None, null=True),
 }
-
-
-def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensors of a WanTransformer3DModel."""
-    d, cells = config["num_attention_heads"] * config["attention_head_dim"], math.prod(config["patch_size"])
-    found: dict[str, tuple[int, ...]] = {"scale_shift_table": (1, 2, d)}
-
-    def linear(name: str, out: int, into: int) -> None:
-        found.update({f"{name}.weight": (out, into), f"{name}.bias": (out,)})
-
-    linear("patch_embedding", d, 0)
-    found["patch_embedding.weight"] = (d, config["in_channels"], *config["patch_size"])
-    linear("proj_out", config["out_channels"] * cells, d)
-    for name, into in (("time", config["freq_dim"]), ("text", config["text_dim"])):
-        linear(f"condition_embedder.{name}_embedder.linear_1", d, into)
-        linear(f"condition_embedder.{name}_embedder.linear_2", d, d)
-    linear("condition_embedder.time_proj", 6 * d, d)
-    if image := config["image_dim"]:
-        embedder = "condition_embedder.image_embedder"
-        linear(f"{embedder}.ff.net.0.proj", image, image)
-        linear(f"{embedder}.ff.net.2", d, image)
-        for norm, width in (("norm1", image), ("norm2", d)):
-            found |= {f"{embedder}.{norm}.{part}": (width,) for part in ("weight", "bias")}
-        if positions := config["pos_embed_seq_len"]:
-            found[f"{embedder}.pos_embed"] = (1, positions, image)
-    for layer in range(config["num_layers"]):
-        block = f"blocks.{layer}"
-        for attention in ("attn1", "attn2"):
-            for name in ("to_q", "to_k", "to_v", "to_out.0"):
-                linear(f"{block}.{attention}.{name}", d, d)
-            found |= {f"{block}.{attention}.norm_{x}.weight": (d,) for x in "qk"}
-        if added := config["added_kv_proj_dim"]:
-            linear(f"{block}.attn2.add_k_proj", d, added)
-            linear(f"{block}.attn2.add_v_proj", d, added)
-            found[f"{block}.attn2.norm_added_k.weight"] = (d,)
-        linear(f"{block}.ffn.net.0.proj", config["ffn_dim"], d)
-        linear(f"{block}.ffn.net.2", d, config["ffn_dim"])
-        if config["cross_attn_norm"]:
-            found |= {f"{block}.norm2.weight": (d,), f"{block}.norm2.bias": (d,)}
-        found[f"{block}.scale_shift_table"] = (1, 6, d)
-    return found
-
-
 TRANSFORMER = Part(
     "diffusers",
     ("WanTransformer3DModel",),

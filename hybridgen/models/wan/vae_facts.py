@@ -9,6 +9,7 @@ from functools import cached_property
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, switch, whole
 from hybridgen.models.parts import Part
+from hybridgen.models.wan.vae_shapes import shapes
 from hybridgen.plan.autoencoder import Half, Layer, VaeFacts
 
 
@@ -115,7 +116,7 @@ KEYS: Table = {
     "scale_factor_temporal": whole(1, 64, 4),
     "scale_factor_spatial": whole(1, 256, 8),
 }
-PART = Part("diffusers", ("AutoencoderKLWan",), keys=KEYS)
+PART = Part("diffusers", ("AutoencoderKLWan",), keys=KEYS, shapes=shapes)
 
 
 def read(folder: Folder) -> WanVae:

@@ -53,7 +53,7 @@ def ask_for(
 
     Raises RequestError.
     """
-    facts = facts or catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+    facts = facts or catalogue.find(recipe.model)
     given, order = given_degrees(recipe.parallel), recipe.parallel.order
     return Ask(
         template(recipe, facts, video_frames),

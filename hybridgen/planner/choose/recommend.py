@@ -87,7 +87,7 @@ def facts_of(recipe: Recipe, own: Path | None = None, heads: int | None = None) 
 
         facts = read(own)
     else:
-        facts = catalogue.find(recipe.model or catalogue.DEFAULT_MODEL)
+        facts = catalogue.find(recipe.model)
     return facts if heads is None or heads == facts.transformer.heads else with_heads(facts, heads)
 
 
