@@ -15,6 +15,7 @@ from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
+from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.inputs import Inputs
@@ -33,6 +34,8 @@ def work(context: RankContext, job: Job) -> Report:
     model = ready(rank)
     x = denoise(rank, model)
     latents = gather_latents(rank, model, x)
+    if latents is not None:
+        check_finite(latents, "numbers of the final latents")
     digest = digest_of(latents) if latents is not None else ""
     if job.plan.facts.guarded:
         decode_guarded(rank, model, latents, digest, guardrail)

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hybridgen.errors import RunFailed
+
 Side = Literal["encoder", "decoder"]
 
 Sees = Literal["causal", "upsample", "downsample", "frame"]
@@ -73,6 +75,20 @@ class Autoencoder(ABC):
 
 
 def to_uint8(pixels_BCTHW: Tensor) -> Tensor:
-    """Turn pixels [1, 3, t, h, w] in [-1, 1] into frames [t, h, w, 3], 0 to 255, rounded."""
+    """Turn pixels [1, 3, t, h, w] in [-1, 1] into frames [t, h, w, 3], 0 to 255, rounded.
+
+    Raises RunFailed (not-finite) for pixels that are NaN, which would be black.
+    """
+    check_finite(pixels_BCTHW, "pixels")
     levels = (pixels_BCTHW[0] / 2 + 0.5).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
     return levels.permute(1, 2, 3, 0).contiguous()
+
+
+def check_finite(x: Tensor, what: str) -> None:
+    """Raise RunFailed (not-finite) if a tensor holds NaN or infinity."""
+    if not bool(torch.isfinite(x).all()):
+        bad = int((~torch.isfinite(x)).sum())
+        message = (
+            f"{bad} of {x.numel()} {what} are NaN or infinite: the checkpoint's weights are, or overflow in --dtype"
+        )
+        raise RunFailed("not-finite", message)

@@ -31,13 +31,10 @@ class Folder:
     def json(self, name: str, table: Table | None = None) -> Config:
         """Read a JSON file of the folder, and check its keys. Raises RequestError (unreadable-model)."""
         try:
-            size = headers.regular_size(self.path / name)
+            size = headers.check_fetched(self.path / name)
             if size > LARGEST_JSON:
                 raise Unreadable(f"is too large ({size} bytes)")
-            text = (self.path / name).read_bytes()
-            if text.startswith(headers.POINTER):
-                raise Unreadable("is a pointer of Git LFS, and the file itself was not fetched: git lfs pull")
-            content = json.loads(text)
+            content = json.loads((self.path / name).read_bytes())
         except Unreadable as fault:
             raise self.refused(f"{name} {fault}", "a folder in diffusers layout, with model_index.json") from fault
         except (OSError, ValueError, RecursionError, MemoryError) as error:

@@ -37,11 +37,9 @@ class Unreadable(Exception):
 
 def read_header(path: Path) -> dict[str, Stored]:
     """The tensors of a file, after checking that it holds all their bytes. Raises Unreadable."""
-    size = regular_size(path)
+    size = check_fetched(path)
     with path.open("rb") as file:
-        start = file.read(max(8, len(POINTER)))
-        if start.startswith(POINTER):
-            raise Unreadable("is a pointer of Git LFS, and the file itself was not fetched: git lfs pull")
+        start = file.read(8)
         if len(start) < 8:
             raise Unreadable(f"is no safetensors file: it has {size} bytes")
         (length,) = struct.unpack("<Q", start[:8])
@@ -67,6 +65,15 @@ def regular_size(path: Path) -> int:
     if not path.is_file():
         raise Unreadable("is no regular file")
     return found.st_size
+
+
+def check_fetched(path: Path) -> int:
+    """Bytes of a regular file. Raises Unreadable for what is none, or what Git LFS has not fetched."""
+    size = regular_size(path)
+    with path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise Unreadable("is a pointer of Git LFS, and the file itself was not fetched: git lfs pull")
+    return size
 
 
 def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:

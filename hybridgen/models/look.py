@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hybridgen.errors import RequestError
-from hybridgen.models import schedulers
+from hybridgen.models import headers, schedulers
 from hybridgen.models.family import Family
 from hybridgen.models.files import Config, Folder
-from hybridgen.models.headers import Stored
+from hybridgen.models.headers import Stored, Unreadable
 from hybridgen.models.keys import checked
 from hybridgen.models.parts import Part
 from hybridgen.models.shapes import Shape
@@ -114,6 +114,7 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
         config = {**config, part.nested: config}
     config = checked(config, part.keys, file, folder.path)
     if not part.weighted:
+        _check_files(folder, name, part)
         return
     if config.get("_class_name", part.classes[0]) not in part.classes:
         problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
@@ -123,6 +124,18 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
     if part.shapes is not None:
         named = {_renamed(part, key): stored for key, stored in tensors.items()}
         check_tensors(folder, name, named, part.shapes(config), part.also)
+
+
+def _check_files(folder: Folder, component: str, part: Part) -> None:
+    """Refuse files of a component without weights that are not there, or pointers to what was not fetched."""
+    files = [path for path in (folder.path / component).iterdir() if not path.is_dir()]
+    for path in files:
+        try:
+            headers.check_fetched(path)
+        except (Unreadable, OSError) as fault:
+            raise folder.refused(f"{component}/{ascii(path.name)[1:-1]} {fault}") from fault
+    if part.one_of and not {path.name for path in files}.intersection(part.one_of):
+        raise folder.refused(f"{component} has none of {', '.join(part.one_of)}")
 
 
 def _renamed(part: Part, name: str) -> str:

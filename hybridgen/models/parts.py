@@ -26,6 +26,8 @@ class Part:
     """The keys of that file."""
     weighted: bool = True
     """Whether it has weights."""
+    one_of: tuple[str, ...] = ()
+    """Files of which at least one must be there."""
     shapes: Callable[[Mapping[str, Any]], Tensors] | None = None
     """Every tensor that must be there, from the configuration; None where the class itself must say."""
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -84,8 +86,8 @@ def t5(name: str) -> Part:
     """The encoder of T5, or of UMT5."""
     kind = "umt5" if name.startswith("U") else "t5"
     keys = {**T5_KEYS, "model_type": only(kind, default=kind)}
-    also = ("encoder.embed_tokens.", "decoder.", "lm_head.")
-    return Part("transformers", (name,), keys=keys, shapes=t5_shapes, also=also)
+    renamed = {"encoder.embed_tokens.": "shared."}
+    return Part("transformers", (name,), keys=keys, shapes=t5_shapes, renamed=renamed, also=("decoder.", "lm_head."))
 
 
 UMT5 = t5("UMT5EncoderModel")
@@ -232,7 +234,8 @@ CLIP_PICTURES = Part(
 def tokenizer(*classes: str) -> Part:
     """A tokenizer; its files are looked at by transformers alone."""
     shared = ("TokenizersBackend", "PreTrainedTokenizerFast", "AutoTokenizer")
-    return Part("transformers", (*classes, *shared), config="tokenizer_config.json", weighted=False)
+    files = ("tokenizer.json", "spiece.model", "vocab.json")
+    return Part("transformers", (*classes, *shared), "tokenizer_config.json", weighted=False, one_of=files)
 
 
 T5_TOKENIZER = tokenizer("T5Tokenizer", "T5TokenizerFast")

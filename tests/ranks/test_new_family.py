@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hybridgen.models import parts
 from hybridgen.models.family import Family
 from hybridgen.models.waves import facts, tiny, vae_facts
 
@@ -48,7 +49,15 @@ FAMILY = Family(
     model=facts.model,
     denoiser=denoiser,
     autoencoder=autoencoder,
-    components=("transformer", "tokenizer", "text_encoder", "vae"),
+    components={
+        "transformer": (facts.TRANSFORMER,),
+        "transformer_2": (facts.TRANSFORMER,),
+        "tokenizer": (parts.T5_TOKENIZER,),
+        "text_encoder": (parts.UMT5,),
+        "vae": (vae_facts.PART,),
+    },
+    optional=("transformer_2",),
+    switches=facts.INDEX_KEYS,
     tiny=(replace(tiny.WAN_TEXT, name="waves", pipeline="WavesPipeline"),),
 )
 '''
