@@ -40,7 +40,7 @@ OTHERS = {
     "import-unreadable": READING,
     "import-value": IMPORT,
     "model-unavailable": "The checkpoint is neither on this machine nor could it be fetched from the hub.",
-    "not-finite": "NaN and infinity spread over the whole clip, so nothing is written. bf16 has a wider range than fp16.",
+    "not-finite": "NaN and infinity spread over the whole clip, so nothing is written. bf16 has more range than fp16.",
     "plot": "Plots are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "prompt": READING,
     "quantity": READING,
