@@ -1,4 +1,4 @@
-"""hybridgen explain: the reason of a rule, by the id that errors and plan --rejected show."""
+"""hybridgen explain: why a rule holds, by the id that errors and plan --rejected show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer()
 def explain(
     rule: Annotated[Optional[str], typer.Argument(help="Rule id; without one all are listed.", metavar="RULE")] = None,
 ) -> None:
-    """Tell the reason of a rule, by the id that errors and `plan --rejected` show."""
+    """Explain a rule, by the id that errors and `plan --rejected` show."""
     from hybridgen.cli.explanations import rules
 
     known = rules()

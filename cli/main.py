@@ -22,7 +22,7 @@ VERBS = {
     "plan": ("hybridgen.cli.plan.command", "Recommend how to spread a clip over GPUs."),
     "recipes": ("hybridgen.cli.recipes", "List, show, check and exchange recipes."),
     "calibrate": ("hybridgen.cli.calibrate", "Measure this machine for plan --hardware."),
-    "explain": ("hybridgen.cli.explain", "Tell the reason of a rule that an error names."),
+    "explain": ("hybridgen.cli.explain", "Explain a rule that an error names."),
 }
 """The commands: module, and the line in the help."""
 

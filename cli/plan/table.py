@@ -9,6 +9,7 @@ from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import ranks_of_domain, spread
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
@@ -26,7 +27,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
         each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
         place += f" in {-(-gpus // size)} {domains(hardware)}s {each}, {hardware.outside.name} between them"
     note = " (no --hardware given)" if assumed else ""
-    source = "given by --anchor" if "--anchor" in hardware.attention.origin else "predicted"
+    source = "given by --anchor" if _anchored(hardware) else "predicted"
     fitting_count = len(found.candidates)
     kind = "exact " if all(c.plan.exact for c in found.candidates) else ""
     fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
@@ -43,6 +44,11 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]
+
+
+def _anchored(hardware: Hardware) -> bool:
+    """Whether the rates of a machine follow from a measured time of one GPU."""
+    return "--anchor" in hardware.attention.origin
 
 
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
@@ -72,10 +78,10 @@ def reasons(found: Recommendation) -> list[str]:
         lines += paragraph("why 1" if number == 0 else "", why)
     hardware = found.ask.hardware
     if hardware.error.value > 0.15:
-        words = (
-            f"times are within {hardware.error.value:.0%} at best ({hardware.error.origin}): trust the ranking, and "
-        )
-        words += "give --anchor SECONDS, a measured one-GPU denoise time"
+        words = f"the predicted time plus or minus {hardware.error.value:.0%} ({hardware.error.origin}). "
+        words += "The ranking is more certain than the times."
+        if not _anchored(hardware):
+            words += " Give --anchor SECONDS, a measured denoise time of one GPU."
         lines += paragraph("range", words)
     return lines
 

@@ -32,9 +32,7 @@ class RunOptions:
     latents: Optional[Path] = flag("Keep the final latents.", metavar="FILE.safetensors", panel=OUTPUT)
     report: Optional[Path] = flag("Write timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
     preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
-    gpus: Optional[int] = flag(
-        "Number of ranks: the product of the degrees; without any the planner chooses.", metavar="N"
-    )
+    gpus: Optional[int] = flag("Number of ranks. With no degree given, the planner chooses the split.", metavar="N")
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
     hardware: Optional[str] = flag("Machine to plan for: a name or FILE.yaml; this machine by default.", metavar="NAME")
     recipe: Optional[Path] = flag(

@@ -111,7 +111,9 @@ class Runtime(Declared):
 
     device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME")
     dtype: Optional[str] = flag("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
-    attention: Optional[str] = flag("Attention kernel (sdpa, cudnn, flash, cpu ...); chosen when open.", metavar="NAME")
+    attention: Optional[str] = flag(
+        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen for you by default.", metavar="NAME"
+    )
 
     def __post_init__(self) -> None:
         """Write out the short name of a dtype."""

@@ -42,7 +42,8 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
         yield f"taller than square: {facts.key_heads} K/V heads against {facts.heads} make K/V cheaper to send than Q"
     tokens = best.plan.tokens
     if tokens.local_size < FEW_TOKENS:
-        yield f"only {tokens.local_size} tokens a rank, so that launches and latencies decide: fewer GPUs lose little"
+        few = f"only {tokens.local_size} tokens a rank"
+        yield f"{few}, so starting kernels and messages takes most of the time; fewer GPUs are almost as fast"
     if best.cost.communication > 0:
         yield f"{best.cost.communication:.0%} of the denoise time is spent in exchanges"
 
@@ -51,16 +52,16 @@ def _preferred(best: Candidate, other: Candidate) -> str:
     """The rule of preference that decided between two plans that tie."""
     a, b = best.plan.degrees, other.plan.degrees
     if best.plan.exact != other.plan.exact:
-        return "the exact plan first"
+        return "of equal plans the exact one"
     if a.cfg != b.cfg:
-        return "cfg first, which sends almost nothing"
+        return "of equal plans the one with cfg, which sends almost nothing"
     if a.ulysses != b.ulysses:
-        return "the wider ulysses first, whose bytes shrink with its width"
+        return "of equal plans the one with more ulysses ranks, since each then sends less"
     if oblong(best.plan.degrees) != oblong(other.plan.degrees):
-        return "the squarer grid first"
+        return "of equal plans the one with the squarer grid"
     if a.vae != b.vae:
-        return "fewer VAE ranks first"
-    return "the faster one first"
+        return "of equal plans the one with fewer VAE ranks"
+    return "of equal plans the faster one"
 
 
 def _against(candidate: Candidate, best: Candidate) -> str:
