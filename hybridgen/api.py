@@ -15,9 +15,10 @@ from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
 from hybridgen.engine.options import Engine, RunOptions
 from hybridgen.engine.outputs import Outputs
-from hybridgen.engine.prepare import has_prompt, make_job, with_seed
+from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
+from hybridgen.engine.remarks import remarks
 from hybridgen.engine.report import Report
-from hybridgen.errors import did_you_mean
+from hybridgen.errors import RunFailed, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation
@@ -57,6 +58,8 @@ def run(
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)
+    if options.dry_run and options.engine is Engine.native:
+        look(recipe, plan, options.outputs, inputs)
     if options.dry_run or not has_prompt(recipe.request):
         screen.planned(recipe, plan, inputs)
     if options.dry_run:
@@ -66,9 +69,18 @@ def run(
     screen.ready(recipe, job, _warnings(recipe, job, engine))
     report = engine.launch(job, start_method)
     if options.report is not None and environment.is_reporter():
-        with written_whole(options.report) as part:
-            part.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+        _write_report(options.report, report)
     return report
+
+
+def _write_report(path: Path, report: Report) -> None:
+    """Write the report, whole. Raises RunFailed (report), which names the clip: it is complete."""
+    try:
+        with written_whole(path) as part:
+            part.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        problem = f"--report {path}: cannot be written ({error.strerror})"
+        raise RunFailed("report", problem, (f"the clip is complete: {report.output}",)) from error
 
 
 def _opened(recipe: Recipe) -> Conditioning:
@@ -116,6 +128,7 @@ def _warnings(recipe: Recipe, job: Job, engine: _Runner) -> list[str]:
     found = [
         mismatch(recipe, device_name(job.device), world),
         crowded(world) if job.device == "cpu" else None,
+        *remarks(recipe, job.plan),
         *engine.warnings(recipe, job.plan),
     ]
     return [warning for warning in found if warning]
@@ -187,6 +200,8 @@ def generate(
     # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
     made = run(options, {**_as_flags("generate", fields), "prompt": prompt}, _Warnings(), "forkserver")
     assert made is not None
+    for warning in made.warnings:
+        warnings.warn(warning, stacklevel=2)
     return made
 
 

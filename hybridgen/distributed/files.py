@@ -106,7 +106,7 @@ def may_write(
     if endings and path.suffix.lower() not in endings:
         near = path.with_suffix(endings[0]) if path.name else Path(f"clip{endings[0]}")
         raise RequestError("output-format", flag, path, f"must end in {' or '.join(endings)}", [near])
-    _check_folder(flag, path)
+    check_folder(flag, path)
     if path.is_dir():
         raise RequestError("output-exists", flag, path, "is a folder", "the name of a file", [])
     if path.exists() and not overwrite:
@@ -115,7 +115,7 @@ def may_write(
         raise RequestError("output-exists", flag, path, problem, [free])
 
 
-def _check_folder(flag: str, path: Path) -> None:
+def check_folder(flag: str, path: Path) -> None:
     """Try to write a file beside it, and to give it a name. Raises RequestError (output-folder)."""
     try:
         if path.absolute().parent.is_dir():

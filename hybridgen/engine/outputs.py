@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridgen.distributed.files import free_name, may_write
+from hybridgen.distributed.files import check_folder, free_name, may_write
 from hybridgen.errors import RequestError
 
 ENDINGS = {"out": (".mp4",), "latents": (".safetensors",), "report": (".json",), "preview": (".png",)}
@@ -16,6 +17,7 @@ PICTURE = (".png", ".mp4")
 
 RULES = {
     "output-given": "A run reads the files that it starts from while it writes its own.",
+    "report": "The report is written before anything is printed; the clip was complete by then.",
     "output-twice": "Two results in one file would leave only the second.",
 }
 
@@ -60,3 +62,15 @@ def check_outputs(
     if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
         problem = "is the file of --out as well"
         raise RequestError("output-twice", "preview", video, problem, "one of them", [{"preview": None}])
+
+
+def check_latents(path: Path, size: int) -> None:
+    """Check that final latents of `size` bytes can be kept until they are decoded.
+
+    Raises RequestError (output-folder).
+    """
+    check_folder("out", path)
+    free = shutil.disk_usage(path.absolute().parent).free
+    if free < size:
+        problem = f"the disk has {free / 1e6:.1f} MB left, and the final latents alone take {size / 1e6:.1f} MB"
+        raise RequestError("output-folder", "out", path, problem, "a folder with more room")

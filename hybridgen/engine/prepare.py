@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from dataclasses import replace
+from pathlib import Path
 
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, check_inputs
-from hybridgen.engine.job import Job
+from hybridgen.engine.job import LATENTS, Job
 from hybridgen.engine.machine import check_machine, device_of
-from hybridgen.engine.outputs import Outputs, check_outputs, default_name, endings
+from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, default_name, endings
 from hybridgen.errors import RequestError
 from hybridgen.models.cosmos import guardrail
 from hybridgen.models.registry import family_of
 from hybridgen.plan.kernels import select
-from hybridgen.plan.plan import Plan
+from hybridgen.plan.plan import FP32, Plan
 from hybridgen.recipe.fields import Recipe, Request
 
 RULES = {"prompt-missing": "A clip needs a prompt; the plan alone is shown by --dry-run."}
@@ -58,12 +60,9 @@ def make_job(
     request, facts = recipe.request, plan.facts
     assert request.prompt is not None and request.seed is not None
     check_inputs(request, facts, plan.clip)
-    video = outputs.video or default_name(request.prompt, request.seed, endings(plan.clip.frames)[0])
-    if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
-        check_outputs(outputs, video, endings(plan.clip.frames), inputs.files)
-        if facts.guarded:
-            guardrail.check_installed(facts.name)
-            guardrail.check_outputs(facts.name, outputs.latents)
+    video = look(recipe, plan, outputs, inputs)
+    if facts.guarded and environment.is_reporter():
+        guardrail.check_installed(facts.name)
     device = device_of(recipe.runtime.device)
     attention, merged = recipe.runtime.attention or "auto", plan.degrees.cp > 1
     kernel = select(attention, device, plan.dtype, facts.transformer.head_dim, merged)
@@ -84,6 +83,22 @@ def make_job(
         quiet=quiet,
         threads=_threads(plan),
     )
+
+
+def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> Path:
+    """Look at every file that a run will write, and return the path of the clip. Raises RequestError.
+
+    A run without a prompt or seed, as a dry run may be, is looked at under a name that it may get.
+    """
+    request, facts, legal = recipe.request, plan.facts, endings(plan.clip.frames)
+    video = outputs.video or default_name(request.prompt or "", request.seed or 0, legal[0])
+    if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
+        check_outputs(outputs, video, legal, inputs.files)
+        if facts.guarded:
+            guardrail.check_outputs(facts.name, outputs.latents)
+        else:
+            check_latents(outputs.latents or video.with_suffix(LATENTS), FP32 * math.prod(plan.latent_shape))
+    return video
 
 
 def negative_prompt(request: Request, plan: Plan) -> str:

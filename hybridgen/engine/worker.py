@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from textwrap import shorten
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from hybridgen.engine.report import Report
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
-from hybridgen.models.inputs import Inputs
+from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.models.load import empty_experts, fill, load_autoencoder, load_scheduler, local_folder
 from hybridgen.models.registry import family_of
 from hybridgen.strategies import registry
@@ -86,8 +87,19 @@ def encode(rank: Rank) -> Inputs:
         encoder = family_of(plan.facts).denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
         inputs = encoder.encode(job.prompt, job.negative_prompt, job.inputs.images)
+        warn_of_cuts(rank, encoder)
         encoder.free()
     return inputs
+
+
+def warn_of_cuts(rank: Rank, encoder: Encoder) -> None:
+    """Warn of prompts that are longer than what the model reads, with the words from which on they are not read."""
+    plan, job = rank.job.plan, rank.job
+    prompts = {"prompt": job.prompt, "negative-prompt": job.negative_prompt if plan.branches > 1 else ""}
+    for flag, text in prompts.items():
+        if rest := encoder.left_out(text):
+            limit = f"{plan.facts.name} reads {plan.facts.text_tokens} tokens"
+            rank.warn(f"--{flag} is too long: {limit}, and does not see {shorten(rest, 60, placeholder=' ...')!r}")
 
 
 def load(rank: Rank) -> Denoiser:

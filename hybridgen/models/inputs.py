@@ -42,6 +42,8 @@ class Encoder:
 
     pipe: Any
     """diffusers' pipeline, with these components alone."""
+    cuts = True
+    """Whether text beyond the model's text tokens is cut off."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.plan, self.device, self.dtype = plan, device, getattr(torch, plan.dtype)
@@ -56,6 +58,18 @@ class Encoder:
             device=self.device,
         )
         return Inputs([e.to(self.dtype) for e in found[: self.plan.branches]])
+
+    def left_out(self, text: str) -> str:
+        """The end of a text that is beyond the tokens that the model reads; "" where all is read."""
+        if not self.cuts:
+            return ""
+        whole, kept = self.token_ids(text), self.token_ids(text, self.plan.facts.text_tokens)
+        same = next((at for at, pair in enumerate(zip(whole, kept, strict=False)) if pair[0] != pair[1]), len(kept))
+        return str(self.pipe.tokenizer.decode(whole[same:], skip_special_tokens=True)).strip()
+
+    def token_ids(self, text: str, limit: int | None = None) -> list[int]:
+        """The tokens of a text as the pipeline makes them, cut off after `limit`."""
+        return list(self.pipe.tokenizer(text, truncation=limit is not None, max_length=limit).input_ids)
 
     def free(self) -> None:
         """Free the encoders' memory."""

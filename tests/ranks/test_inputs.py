@@ -14,6 +14,7 @@ from hybridgen.engine import read_video
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.job import Job
 from hybridgen.engine.options import RunOptions
+from hybridgen.errors import RunFailed
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from tests.support.checkpoints import LAYERS, Case
@@ -103,6 +104,7 @@ def test_the_report_is_whole_before_anything_is_shown(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunFailed, match="No space left") as failed:
         api.run(options, fields)
+    assert failed.value.notes == (f"the clip is complete: {tmp_path / 'clip.mp4'}",)
     assert report.read_text() == "old" and list(tmp_path.iterdir()) == [report]

@@ -254,6 +254,19 @@ class CosmosEncoder(Encoder):
         super().__init__(plan, device)
         self.pipe = text_part(plan.facts.pipeline).from_pretrained(folder, dtype=self.dtype).to(device)
 
+    def token_ids(self, text: str, limit: int | None = None) -> list[int]:
+        if not self.pipe.tokenizer.chat_template:
+            return super().token_ids(text, limit)
+        said = [("system", SYSTEM), ("user", text)]
+        messages = [{"role": role, "content": [{"type": "text", "text": words}]} for role, words in said]
+        cut = {"truncation": limit is not None, "max_length": limit}
+        ids = self.pipe.tokenizer.apply_chat_template(messages, tokenize=True, add_vision_id=False, **cut)
+        return list(ids if isinstance(ids, list) else ids["input_ids"])
+
+
+SYSTEM = "You are a helpful assistant who will provide prompts to an image generator."
+"""What diffusers says before the prompt of Predict 2.5."""
+
 
 def text_part(pipeline: str) -> Any:
     """A pipeline class of diffusers reduced to its text part; the whole class needs autoencoder and guardrail."""

@@ -206,6 +206,8 @@ def video_positions(text: int, plan: Plan, config: Any) -> Tensor:
 class Cosmos3Encoder(Encoder):
     """The tokenizer, with the templates that the transformer was trained on; there is no text encoder."""
 
+    cuts = False
+
     def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
         from accelerate import init_empty_weights
         from diffusers import AutoencoderKLWan, Cosmos3OmniPipeline

@@ -146,6 +146,11 @@ class WanEncoder(Encoder):
 
     pipeline: ClassVar[str] = "WanPipeline"
 
+    def token_ids(self, text: str, limit: int | None = None) -> list[int]:
+        from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+
+        return super().token_ids(prompt_clean(text), limit)
+
     def __init__(self, plan: Plan, folder: Path, device: torch.device) -> None:
         import diffusers
 
