@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -80,11 +78,12 @@ def _is_transparent(picture: Image) -> bool:
         return False
     if picture.mode.startswith("I"):
         return True  # one of its tones
-    return bool(np.asarray(picture.convert("RGBA"))[..., 3].min() < OPAQUE)
+    return any(picture.convert("RGBA").getchannel("A").histogram()[:OPAQUE])
 
 
 def _eight_bits(picture: Image) -> Image:
     """16-bit grey as 8-bit grey, where RGB would clip all above 255."""
+    import numpy as np
     from PIL import Image
 
     return Image.fromarray(np.round(np.asarray(picture) / 257).clip(0, 255).astype(np.uint8))

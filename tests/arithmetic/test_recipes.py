@@ -124,7 +124,7 @@ def test_run_warns_on_other_hardware(
 ) -> None:
     monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, _: job.report({}, [], [], ""))
     monkeypatch.chdir(tmp_path)
-    words = ["run", "--recipe", "demo", "--device", "cpu", "-p", "x"]
+    words = ["run", "--recipe", "demo", "--device", "cpu", "-p", "a red circle moves right"]
     warning = "warning: this recipe is for h100; here: cpu"
     assert call(words) == 0 and "warning" not in capsys.readouterr().err
     assert call([*words, "--set", "hardware.name=h100"]) == 0 and warning in capsys.readouterr().err
