@@ -45,6 +45,8 @@ class Family:
     """Keys of model_index.json that are no components."""
     optional: tuple[str, ...] = ()
     """Components that only some checkpoints have."""
+    own: Mapping[str, Mapping[str, tuple[Part, ...]]] = field(default_factory=dict)
+    """Components in which a pipeline class differs from the family."""
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Pipeline classes of the family whose checkpoints are refused, and why."""
     negative_prompt: Callable[[ModelFacts], str] = default_negative_prompt
@@ -53,6 +55,10 @@ class Family:
     """Models known by name."""
     tiny: tuple[Kind, ...] = ()
     """Tiny random checkpoints, for `--model tiny:NAME`."""
+
+    def parts(self, pipeline: str) -> dict[str, tuple[Part, ...]]:
+        """What may be in each component of a pipeline's checkpoint."""
+        return {**self.components, **self.own.get(pipeline, {})}
 
     @property
     def needed(self) -> tuple[str, ...]:

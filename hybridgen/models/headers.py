@@ -84,7 +84,9 @@ def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:
         raise Unreadable(f"has a header that is no JSON ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise Unreadable("has a header that is no JSON object")
-    content.pop("__metadata__", None)
+    about = content.pop("__metadata__", {})
+    if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
+        raise Unreadable("has a header whose __metadata__ is not names and text")
     places: list[tuple[int, int]] = []
     tensors = {name: _tensor(name, entry, places) for name, entry in content.items()}
     end = 0

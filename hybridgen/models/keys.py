@@ -26,6 +26,8 @@ class Key:
     may_be_null: bool = False
     legal: tuple[Any, ...] = ()
     """The only values that are run; none: all in the range."""
+    may_be_object: bool = False
+    """Whether an object with such a value as its "content" may stand there, too (tokens of tokenizers)."""
     length: tuple[int, int] | None = None
     """Least and most values of a list; None: a single value."""
 
@@ -39,6 +41,8 @@ class Key:
         return isinstance(value, list) and least <= len(value) <= most and all(map(self._fits_one, value))
 
     def _fits_one(self, value: Any) -> bool:
+        if self.may_be_object and isinstance(value, dict):
+            value = value.get("content")
         kinds = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             return False
@@ -72,6 +76,11 @@ def number(low: float, high: float, default: Any = REQUIRED, null: bool = False)
 def switch(default: Any = REQUIRED, null: bool = False) -> Key:
     """true or false."""
     return Key(bool, default=default, may_be_null=null)
+
+
+def text(null: bool = True) -> Key:
+    """Any text."""
+    return Key(str, default=None, may_be_null=null)
 
 
 def only(*legal: Any, default: Any = REQUIRED, null: bool = False) -> Key:

@@ -6,8 +6,11 @@ What the classes of diffusers and transformers alone can tell is checked in load
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hybridgen.errors import RequestError
@@ -38,6 +41,8 @@ MARKS = ("quantization_config", "quantization", "quant_method", "quant_config", 
 """Keys of a configuration that tell of quantised weights."""
 MARK_FILES = ("hf_quant_config.json", "quantization_config.json", "quant_config.json", "quantize_config.json")
 """Files that tell of them."""
+LARGEST_VOCABULARY = 200_000_000
+"""Bytes of a tokenizer's file; those of large vocabularies have 20,000,000."""
 UNUSED = {"safety_checker", "sound_tokenizer"}
 """Components of which nothing is loaded, whatever they are."""
 
@@ -65,22 +70,22 @@ def look(folder: Folder, family: Family, index: Config) -> None:
 
 def _components(folder: Folder, family: Family, index: Config) -> dict[str, Part]:
     """The components that model_index.json names, but for the scheduler. Nothing is imported by these names."""
-    found: dict[str, Part] = {}
+    found, known = dict[str, Part](), family.parts(index["_class_name"])
     for name, value in index.items():
         if name.startswith("_") or name in family.switches or name == "scheduler":
             continue
-        if not isinstance(value, list) and name not in family.components:
+        if not isinstance(value, list) and name not in known:
             continue  # diffusers ignores switches that the pipeline does not have
         library, kind = _pair(folder, name, value)
         if library is None or name in UNUSED:
             continue
-        if name not in family.components:
+        if name not in known:
             problem = f"model_index.json names a component {ascii(name)[1:-1]}, which no model of its family has"
             raise folder.refused(problem, rule="unsupported-pipeline")
-        part = _part(family.components[name], library, kind)
+        part = _part(known[name], library, kind)
         if part is None:
-            known = ", ".join(cls for part in family.components[name] for cls in part.classes)
-            problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and not one of: {known}"
+            classes = ", ".join(cls for part in known[name] for cls in part.classes)
+            problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and not one of: {classes}"
             raise folder.refused(problem, rule="unsupported-pipeline")
         found[name] = part
     for name in family.needed:
@@ -114,7 +119,7 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
         config = {**config, part.nested: config}
     config = checked(config, part.keys, file, folder.path)
     if not part.weighted:
-        _check_files(folder, name, part)
+        _check_files(folder, name, part, config)
         return
     if config.get("_class_name", part.classes[0]) not in part.classes:
         problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
@@ -126,16 +131,29 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
         check_tensors(folder, name, named, part.shapes(config), part.also)
 
 
-def _check_files(folder: Folder, component: str, part: Part) -> None:
-    """Refuse files of a component without weights that are not there, or pointers to what was not fetched."""
+def _check_files(folder: Folder, component: str, part: Part, config: Config) -> None:
+    """Refuse files of a component without weights that are missing, broken, or pointers to what was not fetched."""
     files = [path for path in (folder.path / component).iterdir() if not path.is_dir()]
     for path in files:
         try:
-            headers.check_fetched(path)
+            size, changed = headers.check_fetched(path), path.stat().st_mtime_ns
+            if path.suffix == ".json" and not is_json(path, size, changed):
+                raise Unreadable("is no JSON")
         except (Unreadable, OSError) as fault:
             raise folder.refused(f"{component}/{ascii(path.name)[1:-1]} {fault}") from fault
-    if part.one_of and not {path.name for path in files}.intersection(part.one_of):
-        raise folder.refused(f"{component} has none of {', '.join(part.one_of)}")
+    names = {path.name for path in files}
+    for group in part.files:
+        if not names.intersection(group) and not any(config.get(name.partition(".")[0]) for name in group):
+            raise folder.refused(f"{component} has none of {', '.join(group)}")
+
+
+@lru_cache(maxsize=256)
+def is_json(path: Path, size: int, changed: int) -> bool:
+    """Whether a file holds a JSON object or list; the same size and time of change mean the same file."""
+    try:
+        return size <= LARGEST_VOCABULARY and isinstance(json.loads(path.read_bytes()), dict | list)
+    except (ValueError, RecursionError, MemoryError):
+        return False
 
 
 def _renamed(part: Part, name: str) -> str:

@@ -6,11 +6,11 @@ Components of transformers stand here, because families share them; those of dif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hybridgen.models.keys import Key, Table, listed, number, only, switch, whole
+from hybridgen.models.keys import Key, Table, listed, number, only, switch, text, whole
 from hybridgen.models.shapes import Tensors
 
 
@@ -26,8 +26,8 @@ class Part:
     """The keys of that file."""
     weighted: bool = True
     """Whether it has weights."""
-    one_of: tuple[str, ...] = ()
-    """Files of which at least one must be there."""
+    files: tuple[tuple[str, ...], ...] = ()
+    """Files of which at least one must be there, group by group; or a key of the configuration called like it."""
     shapes: Callable[[Mapping[str, Any]], Tensors] | None = None
     """Every tensor that must be there, from the configuration; None where the class itself must say."""
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -43,8 +43,14 @@ LAYERS = whole(1, 512)
 HEADS = whole(1, 1024)
 VOCABULARY = whole(1, 2**24)
 EPSILON = number(0, 1, 1e-6)
+TOKEN_ID = whole(-(2**31), 2**31, None, null=True)
+TOKEN = Key(str, default=None, may_be_null=True, may_be_object=True)
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "gelu_pytorch_tanh")
+
+DTYPES = {"dtype": text(), "torch_dtype": text()}
 
 T5_KEYS: Table = {
+    **DTYPES,
     "d_model": WIDTH,
     "d_kv": WIDTH,
     "d_ff": WIDTH,
@@ -57,6 +63,8 @@ T5_KEYS: Table = {
     "dropout_rate": number(0, 1, 0.1),
     "feed_forward_proj": only("relu", "gated-gelu", "gated-relu", "gated-silu", "gelu", default="relu"),
     "initializer_factor": number(0, 1e6, 1.0),
+    "dense_act_fn": only(*ACTIVATIONS, default=None, null=True),
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"), TOKEN_ID),
 }
 
 
@@ -102,6 +110,10 @@ QWEN_TEXT: Mapping[str, Key] = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": whole(1, 2**24, 32768),
     "rms_norm_eps": EPSILON,
+    "hidden_act": only("silu", default="silu"),
+    "use_sliding_window": switch(False),
+    "sliding_window": whole(1, 2**24, None, null=True),
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), TOKEN_ID),
 }
 QWEN_VISION: Mapping[str, Key] = {
     "depth": LAYERS,
@@ -114,6 +126,8 @@ QWEN_VISION: Mapping[str, Key] = {
     "spatial_merge_size": whole(1, 64, 2),
     "temporal_patch_size": whole(1, 64, 2),
     "window_size": whole(1, 2**16, 112),
+    "fullatt_block_indexes": listed(whole(0, 512), 0, 512, [7, 15, 23, 31]),
+    "hidden_act": only("silu", default="silu"),
 }
 
 
@@ -165,8 +179,10 @@ QWEN = Part(
     "transformers",
     ("Qwen2_5_VLForConditionalGeneration",),
     keys={
+        **DTYPES,
         "model_type": only("qwen2_5_vl", default="qwen2_5_vl"),
         "tie_word_embeddings": switch(False),
+        **dict.fromkeys((f"{name}_token_id" for name in ("image", "video", "vision_start", "vision_end")), TOKEN_ID),
         "text_config": QWEN_TEXT,
         "vision_config": QWEN_VISION,
     },
@@ -199,6 +215,7 @@ CLIP = Part(
     "transformers",
     ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
     keys={
+        **DTYPES,
         "hidden_size": WIDTH,
         "intermediate_size": WIDTH,
         "num_hidden_layers": LAYERS,
@@ -208,6 +225,7 @@ CLIP = Part(
         "num_channels": whole(1, 64, 3),
         "projection_dim": whole(1, 2**17, 512),
         "layer_norm_eps": number(0, 1, 1e-5),
+        "hidden_act": only(*ACTIVATIONS, default="quick_gelu"),
         "model_type": only("clip_vision_model", "clip", default="clip_vision_model"),
     },
     shapes=clip_shapes,
@@ -231,12 +249,23 @@ CLIP_PICTURES = Part(
 )
 
 
-def tokenizer(*classes: str) -> Part:
-    """A tokenizer; its files are looked at by transformers alone."""
+TOKENIZER_KEYS: Table = {
+    **dict.fromkeys((f"{name}_token" for name in ("pad", "eos", "bos", "unk", "sep", "cls", "mask")), TOKEN),
+    "additional_special_tokens": replace(TOKEN, length=(0, 100_000)),
+    "model_max_length": number(1, 1e31, 1e30, null=True),
+    "tokenizer_class": text(),
+}
+
+
+def tokenizer(*classes: str, files: tuple[tuple[str, ...], ...] = ()) -> Part:
+    """A tokenizer."""
     shared = ("TokenizersBackend", "PreTrainedTokenizerFast", "AutoTokenizer")
-    files = ("tokenizer.json", "spiece.model", "vocab.json")
-    return Part("transformers", (*classes, *shared), "tokenizer_config.json", weighted=False, one_of=files)
+    files = (("tokenizer.json", "spiece.model", "vocab.json"), *files)
+    names = (*classes, *shared)
+    return Part("transformers", names, "tokenizer_config.json", TOKENIZER_KEYS, weighted=False, files=files)
 
 
 T5_TOKENIZER = tokenizer("T5Tokenizer", "T5TokenizerFast")
-QWEN_TOKENIZER = tokenizer("Qwen2Tokenizer", "Qwen2TokenizerFast")
+QWEN_TOKENIZER = tokenizer(
+    "Qwen2Tokenizer", "Qwen2TokenizerFast", files=(("chat_template.jinja", "chat_template.json"),)
+)

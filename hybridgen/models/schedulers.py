@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
-from hybridgen.models.keys import Table, listed, number, only, switch, whole
+from hybridgen.models.keys import Table, listed, number, only, switch, text, whole
 
 SIGMA = number(0, 1e6, None, null=True)
 SHIFT = number(1e-6, 1e4, 1.0)
 
 UNIPC: Table = {
+    "_class_name": text(),
     "num_train_timesteps": whole(1, 100_000, 1000),
     "beta_start": number(0, 1, 0.0001),
     "beta_end": number(0, 1, 0.02),
@@ -39,6 +40,7 @@ UNIPC: Table = {
     "shift_terminal": SIGMA,
 }
 EULER: Table = {
+    "_class_name": text(),
     "num_train_timesteps": whole(1, 100_000, 1000),
     "shift": SHIFT,
     "base_shift": number(-100, 100, 0.5, null=True),

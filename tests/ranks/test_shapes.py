@@ -31,7 +31,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 
 def part_of(kind: str, name: str, component: Any) -> Part:
     """The part that a component of a tiny checkpoint is."""
-    parts = BY_PIPELINE[KINDS[kind].pipeline].components[name]
+    parts = BY_PIPELINE[KINDS[kind].pipeline].parts(KINDS[kind].pipeline)[name]
     return next(part for part in parts if type(component).__name__ in part.classes)
 
 

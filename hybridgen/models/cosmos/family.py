@@ -44,9 +44,15 @@ FAMILY = Family(
     autoencoder=autoencoder,
     components={
         "transformer": (facts.TRANSFORMER,),
-        "tokenizer": (parts.T5_TOKENIZER, parts.QWEN_TOKENIZER),
-        "text_encoder": (parts.T5, parts.QWEN),
+        "tokenizer": (parts.T5_TOKENIZER,),
+        "text_encoder": (parts.T5,),
         "vae": (vae_facts.PART,),
+    },
+    own={
+        "Cosmos2_5_PredictBasePipeline": {
+            "tokenizer": (parts.QWEN_TOKENIZER,),
+            "text_encoder": (parts.QWEN,),
+        }
     },
     not_run=facts.NOT_RUN,
     negative_prompt=negative_prompt,

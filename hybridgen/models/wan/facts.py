@@ -106,6 +106,9 @@ def model(folder: Folder, index: Config) -> Config:
     found |= {"image": "must", "encodes": "all"}
     if not config.get("image_dim"):
         return found | {"last_image": "may"}
+    for component in ("image_encoder", "image_processor"):
+        if not index.get(component) or index[component][0] is None:
+            raise folder.refused(f"its transformer reads pictures, and model_index.json names no {component}")
     vision = folder.json("image_encoder/config.json", CLIP.keys)
     return found | {
         "last_image": "must" if config.get("pos_embed_seq_len") else "",
