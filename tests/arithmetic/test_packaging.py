@@ -34,13 +34,34 @@ def test_the_wheel_is_what_git_tracks(tmp_path: Path) -> None:
     assert found == expected
 
 
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("docs", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md")),
+]
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """File and anchor of every link of a page to a file of the repository; the anchor is empty where none is given."""
+    found = re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text(encoding="utf-8"))
+    return [(page.parent / name if name else page, anchor) for name, anchor in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings: small letters, no punctuation, hyphens for spaces."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+?) *$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_and_measurements_point_at_files() -> None:
-    pages = [
-        *ROOT.glob("*.md"),
-        *(page for folder in ("docs", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md")),
-    ]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\((?!\w+:)([^)#\s]+)", page.read_text())]
     machines = ROOT / "hybridgen/planner/hardware/known.py"
-    links += [(ROOT / "x", found) for found in re.findall(r"benchmarks/results/[\w.-]+", machines.read_text())]
-    assert len(links) > 20
-    assert not [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]
+    files = [(page.name, file) for page in PAGES for file, _ in links(page)]
+    files += [("known.py", ROOT / name) for name in re.findall(r"benchmarks/results/[\w.-]+", machines.read_text())]
+    assert len(files) > 20
+    assert not [f"{name}: {file}" for name, file in files if not file.exists()]
+
+
+def test_anchors_of_links_are_headings() -> None:
+    found = [(page.name, file, anchor) for page in PAGES for file, anchor in links(page) if anchor]
+    assert len(found) > 10
+    assert not [f"{name}: {file.name}#{anchor}" for name, file, anchor in found if anchor not in anchors(file)]

@@ -39,8 +39,9 @@ In the order in which they are applied to a loaded model. An engine without a na
 AXES_HEAD = """
 ## Axes of the mesh
 
-In their default order, slowest first; `--order` sets another one. The last ones are laid over the mesh and multiply
-nothing.
+The mesh is the ranks as a grid, with one of these axes for each strategy (attention2d has two). In their default order,
+slowest first; `--order` sets another one. The last ones are laid over the mesh and multiply nothing. Halo rows are the
+rows of a neighbour's strip that a convolution needs.
 
 """
 
