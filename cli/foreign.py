@@ -91,7 +91,7 @@ def unknown_flag(error: Any, arguments: list[str]) -> RequestError | None:
     if problem := _problem(name):
         here = _translated(arguments, flags)
         return RequestError("usage", "", None, problem, tries=[help if here is None else quoted(["hybridgen", *here])])
-    close = did_you_mean(name, flags)
+    close = did_you_mean(name, flags, cutoff=0.7)
     meant = [
         one + word.removeprefix(name) if word.partition("=")[0] == name else word for one in close for word in arguments
     ]

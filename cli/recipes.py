@@ -28,7 +28,14 @@ app = typer.Typer(help="Recipes: list, show, check, and exchange with other engi
 
 ONE = Annotated[Path, typer.Argument(help="Recipe file, or a name that `recipes list` shows.", metavar="RECIPE")]
 MANY = Annotated[
-    Optional[list[Path]], typer.Argument(help="Recipe files; by default those of the package.", metavar="[FILE]...")
+    Optional[list[Path]],
+    typer.Argument(help="Recipe files, and folders of them; by default those of the package.", metavar="[FILE]..."),
+]
+CHECKED = Annotated[
+    Optional[list[Path]],
+    typer.Argument(
+        help="Recipe files, and folders of them; by default ./recipes, or those of the package.", metavar="[FILE]..."
+    ),
 ]
 SET = Annotated[Optional[list[str]], typer.Option("--set", help="Change one key first.", metavar="KEY=VALUE")]
 OUT = Annotated[Optional[Path], typer.Option("--out", "-o", help="Write here, not to stdout.", metavar="FILE")]
@@ -55,7 +62,7 @@ def planned(recipe: Recipe) -> Plan:
 @app.command("list", cls=Verb)
 def list_(files: MANY = None, as_json: JSON = False) -> None:
     """The recipes of the package, or the given ones: split and results."""
-    paths = [library.located(path) for path in files or library.files()]
+    paths = library.located_all(files) or library.files()
     rows = [_summary(path, compose(path, [], {})) for path in paths]
     if as_json:
         text.answer(json.dumps(rows, indent=2))
@@ -164,14 +171,16 @@ def _given(section: Any) -> dict[str, Any]:
 
 @app.command(cls=Verb)
 def check(
-    files: MANY = None,
+    files: CHECKED = None,
     fix: Annotated[bool, typer.Option("--fix", help="Rewrite files in canonical form first.")] = False,
     as_json: JSON = False,
 ) -> None:
     """Whether recipe files parse strictly, plan, are complete and canonical. Exit code 1 if one does not."""
     from hybridgen.recipe.check import check as faults_of
 
-    paths = [library.located(path) for path in files or library.files()]
+    paths = library.located_all(files or [library.HERE] * library.HERE.is_dir())
+    whose = "" if files else f" of {library.HERE}/" if paths else " of the package"
+    paths = paths or library.files()
     for path in paths if fix else []:
         _rewrite(path)
     found = [fault for path in paths for fault in faults_of(path)]
@@ -184,7 +193,7 @@ def check(
     else:
         text.answer(*(f"{one.place}: {one.rule}: {one.remark}" for one in found))
     verdict = text.counted(len(found), "fault") if found else "all good"
-    text.say(f"{text.counted(len(paths), 'file')}, {verdict}")
+    text.say(f"{text.counted(len(paths), 'file')}{whose}, {verdict}")
     if found:
         raise typer.Exit(1)
 

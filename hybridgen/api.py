@@ -18,7 +18,7 @@ from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
 from hybridgen.engine.report import Report
-from hybridgen.errors import RunFailed, did_you_mean
+from hybridgen.errors import RequestError, RunFailed, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation
@@ -26,7 +26,7 @@ from hybridgen.planner.choose.recommend import is_open, plan_for
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.fields import options as recipe_options
-from hybridgen.recipe.resolve import resolve
+from hybridgen.recipe.resolve import faults, resolve
 from hybridgen.recipe.results import mismatch
 
 
@@ -54,7 +54,7 @@ def run(
     The report is the same on every rank of a joined job; None after a dry run. Raises RequestError before anything is
     started, RunFailed when a rank failed.
     """
-    recipe = compose(options.recipe and library.located(options.recipe), options.settings or [], fields)
+    recipe = _composed(options.recipe and library.located(options.recipe), options.settings or [], fields)
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)
@@ -81,6 +81,20 @@ def _write_report(path: Path, report: Report) -> None:
     except OSError as error:
         problem = f"--report {path}: cannot be written ({error.strerror})"
         raise RunFailed("report", problem, (f"the clip is complete: {report.output}",)) from error
+
+
+def _composed(file: Path | None, settings: list[str], fields: dict[str, Any]) -> Recipe:
+    """The recipe of a run. Raises RequestError, with all faults of the file where it has any that flags do not mend."""
+    try:
+        recipe = compose(file, settings, fields)
+    except RequestError as error:
+        from hybridgen.recipe.check import with_others
+
+        raise with_others(error, file) from error
+    if file is not None and len(found := faults(recipe)[0]) > 1:
+        found[0].others = tuple(one.changed(tries=()) for one in found[1:])
+        raise found[0].changed(tries=())
+    return recipe
 
 
 def _opened(recipe: Recipe) -> Conditioning:

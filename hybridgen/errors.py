@@ -58,6 +58,8 @@ class RequestError(ValueError):
         super().__init__(rule, flag, value, problem, nearest, tuple(tries), place)
         self.rule, self.flag, self.value, self.problem = rule, flag, value, problem
         self.nearest, self.tries, self.place = nearest, tuple(tries), place
+        self.others: tuple[RequestError, ...] = ()
+        """Further faults of the same file."""
 
     @property
     def subject(self) -> str:
@@ -93,7 +95,9 @@ class RequestError(ValueError):
     def changed(self, **parts: Any) -> RequestError:
         """The error with some parts replaced, as dataclasses.replace() does."""
         names = ("rule", "flag", "value", "problem", "nearest", "tries", "place")
-        return RequestError(**{name: parts.get(name, getattr(self, name)) for name in names})
+        found = RequestError(**{name: parts.get(name, getattr(self, name)) for name in names})
+        found.others = self.others
+        return found
 
     def commands(self, command: Sequence[str] = ()) -> list[str]:
         """What to try, as whole commands; `command` is what the user typed, as words."""
@@ -102,13 +106,14 @@ class RequestError(ValueError):
     def lines(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> list[str]:
         """What is printed: a first line that says it all, then at most one why: and the try: lines.
 
-        `reasons` are the reasons of rules, by id.
+        The same for every further fault. `reasons` are the reasons of rules, by id.
         """
         why = (reasons or {}).get(self.rule, "")
         return [
             f"error[{self.rule}]: {self.message}",
             *([f"  why:  {why}"] if why else []),
             *(f"  try:  {line}" for line in self.commands(command)),
+            *(line for other in self.others for line in other.lines(command, reasons)),
         ]
 
     def as_data(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -123,6 +128,7 @@ class RequestError(ValueError):
             "place": self.place and self.place._asdict(),
             "message": self.message,
             "why": (reasons or {}).get(self.rule),
+            **({"others": [other.as_data(command, reasons) for other in self.others]} if self.others else {}),
         }
 
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from hybridgen.errors import Place, RequestError
 from hybridgen.plan.degrees import parse_pair
-from hybridgen.recipe import source
+from hybridgen.recipe import resolve, source
 from hybridgen.recipe.fields import FILE, SCHEMA, STATUSES, Measured, Recipe, Request, keys_of, read, wrong_schema
-from hybridgen.recipe.resolve import broken, unchecked
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.text import dumps, header
 from hybridgen.recipe.typed import Keys, dotted, shown
@@ -62,10 +61,24 @@ def _faults(found: Source) -> Iterator[RequestError]:
     yield from (found.fault(keys, problem, rule="recipe-private") for keys, problem in _private(found.content))
     if recipe is None:
         return
-    yield from _of_plan(found, recipe)
-    yield from _of_evidence(found, recipe)
+    told = [one.place for one in misfits]
+    others = [*_of_plan(found, recipe, bool(misfits)), *_of_evidence(found, recipe)]
+    yield from (one for one in others if one.place not in told)
     if not misfits:
         yield from _form(found, recipe)
+
+
+SHARED = ("recipe-comment", "recipe-form", "recipe-hardware", "recipe-license", "recipe-measured", "recipe-private")
+"""Faults of a file that is to be shared; it can be run all the same."""
+
+
+def with_others(error: RequestError, file: Path | None) -> RequestError:
+    """The error of a run, with all other faults of its recipe that keep it from running."""
+    if file is None or error.place is None or error.place.file != str(file):
+        return error
+    found = [one for one in check(file) if one.rule not in SHARED]
+    error.others = tuple(one for one in found if one.message != error.message)
+    return error
 
 
 def fixed(file: Path) -> str:
@@ -89,14 +102,12 @@ def _private(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
                 break
 
 
-def _of_plan(found: Source, recipe: Recipe) -> Iterator[RequestError]:
-    """Faults of the plan: rules that it breaks, and hardware that does not match it."""
-    try:
-        plan = unchecked(recipe)
-    except RequestError as error:
-        yield _at_key(found, error)
+def _of_plan(found: Source, recipe: Recipe, is_part: bool) -> Iterator[RequestError]:
+    """Faults of the plan: rules that it breaks, and hardware that does not match it, unless keys are left out."""
+    faults, plan = resolve.faults(recipe)
+    yield from (_at_key(found, one) for one in faults)
+    if plan is None or is_part:
         return
-    yield from (_at_key(found, one) for one in broken(plan))
     gpus, per_node, world = recipe.hardware.gpus, recipe.hardware.per_node, plan.world_size
     if gpus is not None and gpus != world:
         yield found.fault(("hardware", "gpus"), f"the degrees make {world}", gpus, [world], "recipe-hardware")

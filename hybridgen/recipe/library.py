@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from hybridgen.errors import RequestError, did_you_mean
 
 FOLDER = Path(__file__).parent.parent / "recipes"
+HERE = Path("recipes")
+"""The folder of a project's own recipes."""
+ENDINGS = (".yaml", ".yml")
 
 
 def files() -> list[Path]:
@@ -14,9 +18,27 @@ def files() -> list[Path]:
     return sorted(FOLDER.glob("*.yaml"))
 
 
+def located_all(given: Iterable[Path] | None) -> list[Path]:
+    """The recipe files that are given by path or name, those of a folder sorted. Raises RequestError."""
+    found = list[Path]()
+    for path in given or ():
+        inside = _inside(path) if path.is_dir() else [located(path)]
+        if not inside and path != HERE:
+            problem = f"holds no file that ends in {' or '.join(ENDINGS)}"
+            raise RequestError("recipe-unreadable", "", path, problem)
+        found += inside
+    return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder and those in it that end as recipes do, sorted; hidden ones are left out."""
+    found = [path for path in folder.rglob("*") if path.suffix in ENDINGS]
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
 def located(file: Path) -> Path:
     """The path of a recipe file, or of the package's recipe of that name. Raises RequestError (recipe-unreadable)."""
-    if file.exists() or file.suffix in (".yaml", ".yml") or file.parent != Path():
+    if file.exists() or file.suffix in ENDINGS or file.parent != Path():
         return file
     names = {path.stem: path for path in files()}
     if file.name in names:

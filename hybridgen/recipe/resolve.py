@@ -13,7 +13,7 @@ from hybridgen.plan.degrees import Value, divisors, not_legal
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
-from hybridgen.recipe.fields import Parallel, Recipe, Runtime
+from hybridgen.recipe.fields import Parallel, Recipe, Runtime, keys_of
 from hybridgen.recipe.legal import nearest_plans
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion import rules as pipefusion
@@ -51,6 +51,24 @@ def unchecked(recipe: Recipe, video_frames: int | None = None) -> Plan:
     plan = template(recipe, facts, video_frames)
     degrees = degrees_of(recipe.parallel)
     return replace(plan, degrees=degrees, order=order_of(recipe.parallel.order, degrees))
+
+
+def faults(recipe: Recipe, video_frames: int | None = None) -> tuple[list[RequestError], Plan | None]:
+    """Every fault of a recipe's plan, each field that is refused left at its default for the others; and the plan.
+
+    The plan is None where the model, or what has no field, is refused.
+    """
+    found: list[RequestError] = []
+    while True:
+        try:
+            plan = unchecked(recipe, video_frames)
+            return [*found, *broken(plan)], plan
+        except RequestError as error:
+            found.append(error)
+            section, *name = keys_of(error.flag) or ("model",)
+            if not name or getattr(part := getattr(recipe, str(section)), str(name[0])) is None:
+                return found, None
+            recipe = replace(recipe, **{str(section): replace(part, **{str(name[0]): None})})
 
 
 def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None) -> Plan:

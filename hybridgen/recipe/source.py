@@ -51,11 +51,14 @@ class Source:
         return RequestError(rule or self.kind.value, dotted(keys), value, problem, nearest, [], self.place(keys))
 
     def read_as(self, declared: type[T]) -> tuple[T | None, list[RequestError]]:
-        """The content as an instance of a dataclass, None where it does not fit, and every fault of its form.
+        """The content as an instance of a dataclass, without keys that do not fit, and every fault of its form.
 
-        Faults are in the order of the file; missing keys come last.
+        The instance is None where the rest does not fit either. Faults are in the order of the file; missing keys come
+        last.
         """
         value, misfits = typed.convert(declared, self.content)
+        if misfits:
+            value, _ = typed.convert(declared, _without(self.content, {one.keys for one in misfits}))
         misfits += [Misfit(keys, None, "is given twice", is_key=True) for keys in self.repeated]
         misfits.sort(key=lambda one: (one.keys not in self.places, self.place(one.keys)))
         kind = self.kind
@@ -65,11 +68,22 @@ class Source:
         ]
 
     def as_(self, declared: type[T]) -> T:
-        """The content as an instance of a dataclass. Raises RequestError for the first fault."""
+        """The content as an instance of a dataclass. Raises RequestError, with every fault of its form."""
         value, faults = self.read_as(declared)
         if faults or value is None:
+            faults[0].others = tuple(faults[1:])
             raise faults[0]
         return value
+
+
+def _without(content: Any, gone: set[Keys], above: Keys = ()) -> Any:
+    """Content without some keys; the entries of a list that hold one are left out whole."""
+    if isinstance(content, dict):
+        kept = {name: value for name, value in content.items() if (*above, name) not in gone}
+        return {name: _without(value, gone, (*above, name)) for name, value in kept.items()}
+    if isinstance(content, list):
+        return [one for n, one in enumerate(content) if not any(keys[: len(above) + 1] == (*above, n) for keys in gone)]
+    return content
 
 
 def read(file: Path, kind: Kind) -> Source:

@@ -30,7 +30,7 @@ IN_FLIGHT = 2
 
 def parse(text: str) -> tuple[int, tuple[int, ...]]:
     """Read "4:10,10,10,10" as (stages, blocks of each), and "4" as (stages, ()). Raises RequestError."""
-    match = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(\d+(?:\s*,\s*\d+)*)\s*)?", text)
+    match = re.fullmatch(r"\s*(-?\d{1,9})\s*(?::\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*)?", text)
     if not match:
         problem = "is not a number of stages, as in 4, nor one with the blocks of every stage, as in 4:9,10,10,11"
         raise RequestError("degree-format", "pipefusion", text, problem)

@@ -180,3 +180,46 @@ def test_check_speaks_to_machines(
     assert call(["recipes", "check", str(file)]) == 1
     wanted = f"::error file={file},line=4,col=1,title=recipe-private::notes: carries an absolute path: /home/ann/x\n"
     assert capsys.readouterr().out == wanted
+
+
+BROKEN = """\
+schema: 1
+license: MIT
+model: demo
+request: {frames: 80, size: 100x64, setps: 3}
+parallel: {cfg: 3, ulysses: 7, ring: two}
+runtime: {dtype: fp8}
+"""
+
+
+@pytest.mark.parametrize("verb", ["run --dry-run --recipe", "recipes check"])
+def test_all_faults_are_told_at_once(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(BROKEN)
+    assert call([*verb.split(), str(file)]) in (1, 2)
+    told = "".join(capsys.readouterr())
+    faulty = ("frames 80", "size 100x64", "setps", "cfg 3", "ulysses 7", "ring 'two'", "dtype fp8")
+    assert all(f".{one}" in told for one in faulty) and told.count(f"{file}:") == len(faulty)
+    file.write_text(BROKEN.replace(", setps: 3", "").replace(", ring: two", ""))
+    assert call([*verb.split(), str(file)]) in (1, 2)
+    told = "".join(capsys.readouterr())
+    assert all(one in told for one in ("frames 80", "size 100x64", "cfg 3", "ulysses 7", "dtype fp8"))
+
+
+def test_the_check_says_whose_files_it_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["recipes", "check"]) == 0
+    assert capsys.readouterr().err.endswith(" files of the package, all good\n")
+    (tmp_path / "recipes" / "inner").mkdir(parents=True)
+    assert call(["recipes", "check", "recipes/inner"]) == 2
+    assert call(["recipes", "check"]) == 0
+    assert capsys.readouterr().err.endswith(" files of the package, all good\n")
+    for name in ("recipes/a.yaml", "recipes/inner/b.yml", "recipes/inner/.c.yaml"):
+        (tmp_path / name).write_text("schema: 2\n")
+    assert call(["recipes", "check"]) == 1
+    found = capsys.readouterr()
+    assert found.err == "2 files of recipes/, 2 faults\n" and found.out.startswith("recipes/a.yaml:1:1: recipe-schema")
+    assert call(["recipes", "check", "recipes/inner"]) == 1
+    assert capsys.readouterr().err == "1 file, 1 fault\n"
