@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from hybridgen.cli import text
+from hybridgen.cli.options import offered
 from hybridgen.cli.verb import Verb
 from hybridgen.errors import RequestError, did_you_mean
 
@@ -16,9 +17,18 @@ EXAMPLES = "hybridgen explain ulysses-heads"
 app = typer.Typer()
 
 
+def _rules() -> list[str]:
+    from hybridgen.cli.explanations import rules
+
+    return list(rules())
+
+
 @app.command("explain", cls=Verb, epilog=EXAMPLES)
 def explain(
-    rule: Annotated[Optional[str], typer.Argument(help="Rule id; without one all are listed.", metavar="RULE")] = None,
+    rule: Annotated[
+        Optional[str],
+        typer.Argument(help="Rule id; without one all are listed.", metavar="RULE", autocompletion=offered(_rules)),
+    ] = None,
 ) -> None:
     """Explain a rule, by the id that errors and `plan --rejected` show."""
     from hybridgen.cli.explanations import rules

@@ -20,6 +20,8 @@ from hybridgen.errors import RequestError, RunFailed
 VERBS = {
     "run": ("hybridgen.cli.run", "Make a clip from a prompt, spread over ranks."),
     "plan": ("hybridgen.cli.plan.command", "Recommend how to spread a clip over GPUs."),
+    "models": ("hybridgen.cli.models", "List the models known by name, and what they need."),
+    "hardware": ("hybridgen.cli.hardware", "List the machines known by name, and their constants."),
     "recipes": ("hybridgen.cli.recipes", "List, show, check and exchange recipes."),
     "calibrate": ("hybridgen.cli.calibrate", "Measure this machine for plan --hardware."),
     "explain": ("hybridgen.cli.explain", "Explain a rule that an error names."),

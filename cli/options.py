@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -86,6 +86,15 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
     return decorate
 
 
+def offered(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell offers of these values: those that start as the word does."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values() if value.startswith(incomplete)]
+
+    return complete
+
+
 def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:
     kind = plain(hints(recipe.SECTIONS.get(section, recipe.Recipe))[name])
     if kind not in (int, float):  # lists, and numbers or text, are typed as text
@@ -96,5 +105,11 @@ def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:
 def _parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
     about, kinds = item.metadata, inspect.Parameter
     names = about["flags"] or (name_of(item),)
-    info = typer.Option(*names, help=about["description"], metavar=about["metavar"], rich_help_panel=panel)
+    info = typer.Option(
+        *names,
+        help=about["description"],
+        metavar=about["metavar"],
+        rich_help_panel=panel,
+        autocompletion=offered(about["values"]) if about["values"] else None,
+    )
     return kinds(item.name, kinds.KEYWORD_ONLY, default=item.default, annotation=Annotated[kind, info])

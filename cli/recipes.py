@@ -14,6 +14,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hybridgen.cli import draw, text
+from hybridgen.cli.options import offered
 from hybridgen.cli.verb import Verb
 from hybridgen.distributed.files import may_write, written_whole
 from hybridgen.errors import RequestError
@@ -26,7 +27,14 @@ from hybridgen.recipe.typed import dotted
 
 app = typer.Typer(help="Recipes: list, show, check, and exchange with other engines.", no_args_is_help=True)
 
-ONE = Annotated[Path, typer.Argument(help="Recipe file, or a name that `recipes list` shows.", metavar="RECIPE")]
+ONE = Annotated[
+    Path,
+    typer.Argument(
+        help="Recipe file, or a name that `recipes list` shows.",
+        metavar="RECIPE",
+        autocompletion=offered(library.names),
+    ),
+]
 MANY = Annotated[
     Optional[list[Path]],
     typer.Argument(help="Recipe files, and folders of them; by default those of the package.", metavar="[FILE]..."),

@@ -33,6 +33,10 @@ EXAMPLES = (
 )
 
 
+LONG = 3600
+"""Seconds on CPUs after which another model is proposed."""
+
+
 @dataclass(frozen=True)
 class RunFlags(RunOptions):
     """Flags of hybridgen run that are not fields of a recipe."""
@@ -73,11 +77,14 @@ class RunScreen(api.Screen):
         if self.options.quiet:
             return
         candidate, hardware = choice.candidate, choice.hardware
-        seconds = text.span(*candidate.cost.range)
+        low, high = candidate.cost.range
         machine = f"{candidate.plan.world_size} x {hardware.title}"
-        lines = text.paragraph("planner", f"{candidate.config} on {machine}: {seconds} s of denoising predicted", 8)
+        predicted = f"{candidate.config} on {machine}: {text.lasting(low, high)} of denoising predicted"
+        lines = text.paragraph("planner", predicted, 8)
         if hardware.name == "cpu":
-            lines += text.paragraph("", "no GPU here: --hardware NAME plans for another machine", 8)
+            words = "no GPU here: hybridgen plan --hardware NAME plans for another machine"
+            words += "; --model demo makes a clip on CPUs in seconds" if low > LONG else ""
+            lines += text.paragraph("", words, 8)
         text.say(*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), "")
 
     def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:

@@ -34,12 +34,22 @@ def working(error: RequestError, words: Sequence[str], app: Any) -> RequestError
     words: the command that was refused, with the program's name; app: the typer that reads commands.
     """
     if list(words[1:2]) not in (["run"], ["plan"]):
-        return error.changed(tries=error.commands(words))
+        return error.changed(
+            tries=[one if isinstance(one, str) else _renamed(error, one, words) for one in error.tries]
+        )
     found = [quoted(end) for one in error.tries if (end := _end(one, list(words), app)) is not None]
     nearest: Any = error.nearest
     if keys_of(error.flag) and error.place is None and not isinstance(nearest, str):
         nearest = [value for value in nearest if _is_legal({error.flag: str(value)}, list(words), app)]
     return error.changed(tries=list(dict.fromkeys(found)), nearest=nearest)
+
+
+def _renamed(error: RequestError, change: Change, words: Sequence[str]) -> str:
+    """A command that names a thing without a flag, with the name that is suggested."""
+    named = change.get(error.flag)
+    if named is not None and str(error.value) in words:
+        return quoted(named if word == str(error.value) else word for word in words)
+    return quoted(changed(list(words), change))
 
 
 def _end(suggested: Change | str, words: list[str], app: Any) -> list[str] | None:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 
@@ -126,18 +126,24 @@ def gigabytes(count: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
 
 
-BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "mib": 2**20, "gib": 2**30}
-SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
-def quantity(flag: str, given: str | None, units: dict[str, float], example: str) -> float | None:
+def quantity(flag: str, given: str | None, units: Mapping[str, float], example: str) -> float | None:
     """Read "40GB" or "20m"; None where nothing is given. Raises RequestError (quantity)."""
+    from hybridgen.recipe.quantity import amount
+
     if given is None:
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-zA-Z]*)\s*", given)
-    if match is None or match[2].lower() not in units or float(match[1]) <= 0:
+    found = amount(given, units)
+    if found is None or found <= 0:
         raise RequestError("quantity", flag, given, "is not an amount above 0 with its unit", [example])
-    return float(match[1]) * units[match[2].lower()]
+    return found
+
+
+def lasting(low: float, high: float) -> str:
+    """A range of seconds in the unit that people read: "6.7-7.4 s", "9 to 27 days"."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if low >= 2 * size:
+            return f"{low / size:.0f} to {high / size:.0f} {unit}"
+    return f"{span(low, high)} s"
 
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

@@ -23,6 +23,7 @@ from hybridgen.planner.choose.no_plan import all_rejected
 from hybridgen.planner.choose.ranking import Candidate, kinds
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.recipe import quantity
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.flags import words_of
 from hybridgen.recipe.text import dumps, save
@@ -74,8 +75,8 @@ def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
         approximate=own.approximate,
         fewer=own.fewer,
         anchor=own.anchor,
-        max_time=text.quantity("max-time", own.max_time, text.SECONDS, "90s"),
-        memory=text.quantity("memory", own.memory, text.BYTES, "40GB"),
+        max_time=text.quantity("max-time", own.max_time, quantity.SECONDS, "90s"),
+        memory=text.quantity("memory", own.memory, quantity.BYTES, "40GB"),
     )
     if own.anchor is not None:
         text.say(*recommend.doubts(find(own.hardware or DEFAULT), found.ask.template, own.anchor))
@@ -126,7 +127,9 @@ class Page:
 
     def as_recipe(self, candidate: Candidate) -> Recipe:
         plan = candidate.plan
-        return report.recipe_of(plan, self.recipe.model or plan.facts.name, self.found.ask.hardware.name)
+        return report.recipe_of(
+            plan, self.recipe.model or plan.facts.name, self.found.ask.hardware.name, self.found.ask.memory
+        )
 
     def as_data(self) -> dict[str, Any]:
         """The page as plain data, for --json."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hybridgen.cli.hardware import constants
 from hybridgen.cli.text import counted, paragraph, seconds, short, size, span, table, width
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
@@ -100,11 +101,10 @@ def _memory(candidate: Candidate) -> list[str]:
 
 
 def _constants(found: Recommendation) -> list[str]:
-    rows = [[name, f"{constant.value:.4g}", constant.origin] for name, constant in found.ask.hardware.constants()]
-    rows += [
+    rows = [
         ["passes, times their bytes", str(compute.STRAY), "fitted to the published kernel split"],
         ["kernels of a block", str(compute.KERNELS), "assumed"],
         ["passes of a merge", str(compute.MERGE_PASSES), "counted in distributed/attention.py, LSE included"],
     ]
-    lines = [f"constants of {found.ask.hardware.name}, SI units, and where they come from"]
-    return lines + [line for name, value, origin in rows for line in paragraph(f"{name:<28}  {value:<10}", origin, 42)]
+    own = [line for name, value, origin in rows for line in paragraph(f"{name:<28}  {value:<10}", origin, 42)]
+    return constants(found.ask.hardware) + own

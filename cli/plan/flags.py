@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.hardware.known import DEFAULT, MACHINES
 from hybridgen.recipe.flags import flag
 
@@ -23,12 +24,17 @@ class PlanFlags:
     gpus: int | None = flag("Number of GPUs.", panel=MACHINE, metavar="N")
     nodes: int | None = flag("Number of hosts.", panel=MACHINE, metavar="N")
     gpus_per_node: int | None = flag("GPUs of a host.", panel=MACHINE, metavar="N")
-    hardware: str | None = flag(f"{KNOWN} or FILE.yaml.", panel=MACHINE, metavar="NAME")
+    hardware: str | None = flag(f"{KNOWN} or FILE.yaml.", panel=MACHINE, metavar="NAME", values=lambda: MACHINES)
     heads: int | None = flag(
         "Attention heads instead of the model's own; the width of attention is unchanged.", panel=MODEL, metavar="N"
     )
     model_facts: Path | None = flag("A model of your own, described in YAML.", panel=MODEL, metavar="FILE.yaml")
-    dtype: str | None = flag("float32, bfloat16 or float16; the model's own by default.", panel=MODEL, metavar="NAME")
+    dtype: str | None = flag(
+        "float32, bfloat16 or float16; the model's own by default.",
+        panel=MODEL,
+        metavar="NAME",
+        values=lambda: SHORT_DTYPES,
+    )
     approximate: bool = flag("Let pipefusion compete, which changes the clip.", panel=CHOICE, default=False)
     fewer: bool = flag("Recommend fewer GPUs where more are no faster.", panel=CHOICE, default=False)
     anchor: float | None = flag("Denoise seconds of this clip, measured on one GPU.", panel=CHOICE, metavar="SECONDS")

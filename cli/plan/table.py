@@ -26,7 +26,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     if gpus > (size := ranks_of_domain(gpus, hardware)):
         each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
         place += f" in {-(-gpus // size)} {domains(hardware)}s {each}, {hardware.outside.name} between them"
-    note = " (no --hardware given)" if assumed else ""
+    note = f", {gigabytes(found.ask.memory)} GB of each" if found.ask.memory else ""
+    note += " (no --hardware given)" if assumed else ""
     source = "given by --anchor" if _anchored(hardware) else "predicted"
     fitting_count = len(found.candidates)
     kind = "exact " if all(c.plan.exact for c in found.candidates) else ""

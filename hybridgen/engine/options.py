@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Optional
 
 from hybridgen.engine.outputs import Outputs
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.recipe import library
 from hybridgen.recipe.flags import flag
 
 OUTPUT = "Output"
@@ -34,9 +36,12 @@ class RunOptions:
     preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
     gpus: Optional[int] = flag("Number of ranks. With no degree given, the planner chooses the split.", metavar="N")
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
-    hardware: Optional[str] = flag("Machine to plan for: a name or FILE.yaml; this machine by default.", metavar="NAME")
+    hardware: Optional[str] = flag(
+        "Machine to plan for: a name or FILE.yaml; this machine by default.", metavar="NAME", values=lambda: MACHINES
+    )
+
     recipe: Optional[Path] = flag(
-        "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE"
+        "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE", values=library.names
     )
     settings: Optional[list[str]] = flag("Change one key of the recipe.", "--set", metavar="KEY=VALUE")
     engine: Engine = flag("What runs the plan: hybridgen itself, or xDiT's runner.", default=Engine.native)

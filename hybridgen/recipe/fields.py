@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_origin
 
 from hybridgen.errors import RequestError
-from hybridgen.models.catalogue import DEFAULT_MODEL
+from hybridgen.models.catalogue import DEFAULT_MODEL, names
 from hybridgen.models.registry import MODELS
+from hybridgen.plan.kernels import KERNELS
 from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.recipe import source, typed
 from hybridgen.recipe.flags import flag, name_of
@@ -28,6 +29,7 @@ WRITTEN = "CC0-1.0"
 FILE = source.Kind("recipe", "schema: 1", "recipe-unreadable", "recipe-key", "recipe-value")
 
 
+DEVICES = ("cuda", "cpu")
 MORE_DTYPES = {"float": "float32", "half": "float16", "f32": "float32", "f16": "float16"}
 """Names of dtypes that other tools take."""
 
@@ -109,10 +111,14 @@ def whole_dtype(name: str) -> str:
 class Runtime(Declared):
     """The runtime: device, dtype and kernel."""
 
-    device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME")
-    dtype: Optional[str] = flag("float32, bfloat16 or float16; the model's own by default.", metavar="NAME")
+    device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME", values=lambda: DEVICES)
+    dtype: Optional[str] = flag(
+        "float32, bfloat16 or float16; the model's own by default.", metavar="NAME", values=lambda: SHORT_DTYPES
+    )
     attention: Optional[str] = flag(
-        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen for you by default.", metavar="NAME"
+        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen for you by default.",
+        metavar="NAME",
+        values=lambda: [kernel.name for kernel in KERNELS],
     )
 
     def __post_init__(self) -> None:
@@ -127,6 +133,7 @@ class Hardware(Declared):
 
     name: Optional[str] = entry("GPU, and system where it matters, as in gb200-nvl72 or rtx-4090; or cpu.")
     gpus: Optional[int] = entry("Number of GPUs (on cpu: of ranks).")
+    memory_gb: Optional[float] = entry("Memory of a GPU that may be used, in 10^9 bytes, where it is not all.")
     per_node: Optional[int] = entry("GPUs of one machine.")
     link: Optional[str] = entry("What connects them, as in nvlink or pcie.")
 
@@ -169,7 +176,7 @@ class Recipe(Declared):
 
     schema: int = field(default=SCHEMA, metadata={"description": "Version of the recipe format."})
     license: Optional[str] = entry("Licence of this file, as an SPDX name.")
-    model: Optional[str] = flag(f"{_models()}, tiny:NAME, a hub id or a folder.", metavar="NAME")
+    model: Optional[str] = flag(f"{_models()}, tiny:NAME, a hub id or a folder.", metavar="NAME", values=names)
     checkpoint: Checkpoint = entry("Which files of the model.", Checkpoint)
     notes: Optional[str] = entry("What the recipe is for.")
     request: Request = entry("What is to be made.", Request)

@@ -6,17 +6,26 @@ and the JSON schema as well, by pydantic, which reads `description` from a field
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import field, fields
 from typing import Any
 
 
-def flag(help: str, *names: str, default: Any = None, metavar: str | None = None, panel: str | None = None) -> Any:
+def flag(
+    help: str,
+    *names: str,
+    default: Any = None,
+    metavar: str | None = None,
+    panel: str | None = None,
+    values: Callable[[], Iterable[str]] | None = None,
+) -> Any:
     """A field that is a flag. The flag is --FIELD-NAME unless `names` are given; `panel` groups it in the help.
 
-    A flag that may be given several times has the type Optional[list[str]].
+    `values` gives the values that a shell offers. A flag that may be given several times has the type
+    Optional[list[str]].
     """
-    return field(default=default, metadata={"description": help, "flags": names, "metavar": metavar, "panel": panel})
+    about = {"description": help, "flags": names, "metavar": metavar, "panel": panel, "values": values}
+    return field(default=default, metadata=about)
 
 
 def name_of(item: Any) -> str:

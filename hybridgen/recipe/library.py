@@ -18,6 +18,11 @@ def files() -> list[Path]:
     return sorted(FOLDER.glob("*.yaml"))
 
 
+def names() -> list[str]:
+    """The names of the recipes of the package."""
+    return [path.stem for path in files()]
+
+
 def located_all(given: Iterable[Path] | None) -> list[Path]:
     """The recipe files that are given by path or name, those of a folder sorted. Raises RequestError."""
     found = list[Path]()

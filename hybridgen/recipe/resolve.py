@@ -13,13 +13,12 @@ from hybridgen.plan.degrees import Value, divisors, not_legal
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
-from hybridgen.recipe.fields import Parallel, Recipe, Runtime, keys_of
+from hybridgen.recipe.fields import DEVICES, Parallel, Recipe, Runtime, keys_of
 from hybridgen.recipe.legal import nearest_plans
 from hybridgen.strategies import registry
 from hybridgen.strategies.pipefusion import rules as pipefusion
 from hybridgen.strategies.registry import AXES, Degrees
 
-DEVICES = ("cuda", "cpu")
 MAX_RANKS = 65536
 """Most ranks of a plan: more than any machine has, so that a typing error is refused before its arithmetic."""
 

@@ -81,8 +81,8 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
-    """A plan as a recipe: its clip, its degrees, and the machine that it was chosen for."""
+def recipe_of(plan: Plan, model: str, hardware: str, memory: float | None = None) -> Recipe:
+    """A plan as a recipe: its clip, its degrees, and the machine, with the bytes of a GPU that it was chosen for."""
     clip, defaults = plan.clip, plan.facts.defaults
     request = Request(size=f"{clip.width}x{clip.height}", frames=clip.frames, steps=clip.steps)
     if clip.guidances != (defaults.guidance, defaults.guidance_2 or defaults.guidance):
@@ -96,7 +96,7 @@ def recipe_of(plan: Plan, model: str, hardware: str) -> Recipe:
         request=request,
         parallel=with_parallel(Parallel(), plan),
         runtime=Runtime(dtype=plan.dtype),
-        hardware=Hardware(name=hardware, gpus=plan.world_size),
+        hardware=Hardware(hardware, plan.world_size, None if memory is None else memory / 1e9),
     )
 
 

@@ -165,6 +165,14 @@ A100 = replace(
     outside=network("200 Gb/s network", 25 * GB),
 )
 
+A100_40 = replace(
+    A100,
+    name="a100-40gb",
+    title="A100 SXM 40 GB",
+    memory=datasheet(40 * GB),
+    bandwidth=datasheet(1.555 * TERA),
+)
+
 H20 = replace(
     H100,
     name="h20",
@@ -193,6 +201,16 @@ L40S = replace(
     anchored=assumed(0.25, "PCIe boxes differ"),
 )
 
+L20 = replace(
+    L40S,
+    name="l20",
+    title="L20",
+    attention=share(119.5 * TERA, 0.5, "L40S"),
+    matmul=share(119.5 * TERA, 0.6, "L40S"),
+    float32=assumed(0.5, "59.8 of 119.5 TFLOP/s on the datasheet"),
+    decoder=share(119.5 * TERA, 0.086, "GB200"),
+)
+
 RTX4090 = replace(
     L40S,
     name="rtx4090",
@@ -206,6 +224,17 @@ RTX4090 = replace(
     decoder=share(165 * TERA, 0.086, "GB200"),
     inside=pcie("PCIe 4, no peer to peer", 10 * GB, "a third of the bus, through the host's memory"),
     outside=network("100 Gb/s network", 12.5 * GB),
+)
+
+RTX3090 = replace(
+    RTX4090,
+    name="rtx3090",
+    title="RTX 3090",
+    attention=share(71 * TERA, 0.7, "RTX 4090"),
+    matmul=share(71 * TERA, 0.79, "RTX 4090"),
+    float32=assumed(0.5, "35.6 of 71 TFLOP/s on the datasheet"),
+    bandwidth=datasheet(0.936 * TERA),
+    decoder=share(71 * TERA, 0.086, "GB200"),
 )
 
 RTX5090 = replace(
@@ -250,7 +279,11 @@ CPU = Hardware(
 )
 
 MACHINES = {
-    machine.name: machine for machine in (GB200, B200, H200, H100, H100_PCIE, A100, H20, L40S, RTX4090, RTX5090, CPU)
+    machine.name: machine
+    for machine in (
+        *(GB200, B200, H200, H100, H100_PCIE, A100, A100_40, H20, L40S, L20),
+        *(RTX4090, RTX5090, RTX3090, CPU),
+    )
 }
 DEFAULT = GB200.name
 """The machine to plan for if none is named."""
@@ -258,6 +291,9 @@ ALIASES = {
     "gb200": "gb200-nvl72",
     "h100-sxm": "h100",
     "a100-sxm": "a100",
+    "a100-80gb": "a100",
+    "rtx-3090": "rtx3090",
+    "3090": "rtx3090",
     "4090": "rtx4090",
     "rtx-4090": "rtx4090",
     "rtx-5090": "rtx5090",
@@ -265,12 +301,16 @@ ALIASES = {
 }
 
 
+APART = ("pcie", "40gb")
+"""Parts of names that the driver's name must have, too."""
+
+
 def machine_of(device: str) -> Hardware:
     """The machine with this device: "cpu", or what the driver calls a GPU. Raises RequestError (unknown-hardware)."""
     words = device.lower().replace(" ", "").replace("-", "")
     for name in sorted(MACHINES, key=len, reverse=True):
         kind, *rest = name.split("-")
-        if kind in words and all(part in words for part in rest if part == "pcie"):
+        if kind in words and all(part in words for part in rest if part in APART):
             return MACHINES[name]
     problem, instead = (
         f"{device} is not a machine that the planner knows",

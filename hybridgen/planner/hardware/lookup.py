@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import ALIASES, MACHINES
-from hybridgen.recipe import source
+from hybridgen.recipe import quantity, source
 from hybridgen.recipe.typed import Before, Declared, Numbers, hints, shown
 
 RULES = {
@@ -30,6 +32,13 @@ LIMITS = {
 }
 """Legal values of constants in SI units, by the last part of the name; all others must be 0 or more."""
 OTHERS = Numbers(0)
+UNITS = {
+    **dict.fromkeys(("memory", "reserve"), quantity.BYTES),
+    **dict.fromkeys(("attention", "matmul", "decoder"), quantity.FLOPS),
+    "bandwidth": quantity.BYTES_PER_SECOND,
+    **dict.fromkeys(("launch", "step", "ring", "pixels", "fixed", "latency", "hop"), quantity.SHORT),
+}
+"""Units in which a constant may be given, by the last part of its name; a number alone is in SI units."""
 COUNT = Numbers(1, 10**9, whole=True)
 
 
@@ -39,7 +48,10 @@ def find(name: str) -> Hardware:
         return read(Path(name))
     if (known := _known(name)) is not None:
         return known
-    raise RequestError("unknown-hardware", "hardware", name, "is not a known machine or a YAML file", _close(name))
+    problem, near = "is not a known machine or a YAML file", _close(name)
+    if not near:
+        problem += f" (known: {', '.join(MACHINES)})"
+    raise RequestError("unknown-hardware", "hardware", name, problem, near, None if near else ["hybridgen hardware"])
 
 
 def _known(name: str) -> Hardware | None:
@@ -47,7 +59,24 @@ def _known(name: str) -> Hardware | None:
 
 
 def _close(name: str) -> list[str]:
-    return did_you_mean(name, [*MACHINES, *ALIASES], 2) or list(MACHINES)
+    """Names of known machines that may be meant: the same model number, and no more memory than the name says.
+
+    A machine with another number is another machine: what fits into its memory may not fit into the one that is meant.
+    """
+    words, memory = name.lower(), re.search(r"(\d+) ?gb?$", name.lower())
+    if re.search("laptop|mobile|max-?q", words):
+        return []
+    close = [known for known in did_you_mean(words, [*MACHINES, *ALIASES], 9, 0.5) if _is_model(known, words)]
+    sizes = {known: MACHINES[ALIASES.get(known, known)].memory.value for known in close}
+    most = float(memory[1]) * 1e9 if memory and len(words.split("-")) > 1 else max(sizes.values(), default=0)
+    return [known for known in close if sizes[known] <= most and known in MACHINES][:2]
+
+
+def _is_model(known: str, name: str) -> bool:
+    """Whether two names have the same letters and number of a model, as h100-pcie and h100x, or no number."""
+    pair = [re.search(r"([a-z]*)[ -]?(\d*)", one.removeprefix("nvidia").strip(" -")) for one in (known, name)]
+    models = [(sorted(found[1]), found[2]) for found in pair if found]
+    return models[0] == models[1] or not re.search(r"\d", known + name)
 
 
 def read(path: Path) -> Hardware:
@@ -80,10 +109,16 @@ def _declared(kind: Any) -> Any:
 def _kind(name: str, kind: Any) -> Any:
     """How a file gives a field of this type."""
     if kind is Constant:
-        number = Annotated[float, LIMITS.get(name, OTHERS)]
+        number = Annotated[float, LIMITS.get(name, OTHERS), Before(partial(_in_si, UNITS.get(name, {})))]
         parts: list[Any] = [("value", number), ("origin", Optional[str], field(default=None))]
         return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Before(_given)]
     return _declared(Link) if kind is Link else Annotated[int, COUNT] if kind is int else kind
+
+
+def _in_si(units: Mapping[str, float], value: Any) -> Any:
+    """The number in SI units of a text with a unit; another value as it is."""
+    found = quantity.amount(value, units) if isinstance(value, str) else None
+    return value if found is None else found
 
 
 def _given(value: Any) -> Any:
