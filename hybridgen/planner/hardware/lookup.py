@@ -58,6 +58,10 @@ def _known(name: str) -> Hardware | None:
     return MACHINES.get(ALIASES.get(name.lower(), name.lower()))
 
 
+SMALLER = ("a2", "a10", "a10g", "l2", "l4")
+"""GPUs that are spelled almost like a known one and have less memory."""
+
+
 def _close(name: str) -> list[str]:
     """Names of known machines that may be meant: the same model number, and no more memory than the name says.
 
@@ -73,10 +77,13 @@ def _close(name: str) -> list[str]:
 
 
 def _is_model(known: str, name: str) -> bool:
-    """Whether two names have the same letters and number of a model, as h100-pcie and h100x, or no number."""
+    """Whether a name is that of a known machine with a few letters wrong or digits too many or too few."""
+    if re.split("[ -]", name)[0] in SMALLER:
+        return False
     pair = [re.search(r"([a-z]*)[ -]?(\d*)", one.removeprefix("nvidia").strip(" -")) for one in (known, name)]
-    models = [(sorted(found[1]), found[2]) for found in pair if found]
-    return models[0] == models[1] or not re.search(r"\d", known + name)
+    (letters, number), (others, given) = ((sorted(found[1]), found[2]) for found in pair if found)
+    is_alike = bool(number and given) and (number.startswith(given) or given.startswith(number))
+    return (letters == others and is_alike) or not re.search(r"\d", known + name)
 
 
 def read(path: Path) -> Hardware:
@@ -90,7 +97,7 @@ def read(path: Path) -> Hardware:
     name = file.content["base"]
     base = _known(name) if isinstance(name, str) else None
     if base is None:
-        raise file.fault(("base",), "is not a known machine", shown(name), _close(str(name)))
+        raise file.fault(("base",), "is not a known machine", shown(name), _close(str(name)) or list(MACHINES))
     given = file.as_(_declared(Hardware))
     machine: Hardware = _changed(base, given, f"given in {path.name}")
     return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
