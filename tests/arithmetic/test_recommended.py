@@ -112,3 +112,9 @@ def test_an_anchor_far_from_the_prediction_is_doubted(plan: Any, capsys: pytest.
         said = capsys.readouterr().err
         assert said.startswith(f"warning: --anchor {seconds:g} s is far from the 372 s predicted") == far
         assert said.count("\n") == far
+
+
+def test_the_range_asks_for_an_anchor_until_it_is_given(plan: Any) -> None:
+    for flags, share, asks in (("", "20%", True), ("--anchor 2000", "25%", False)):
+        (line,) = (one for one in plan(f"--gpus 8 --hardware rtx4090 {flags}").splitlines() if one.startswith("range"))
+        assert f"plus or minus {share}" in line and ("Give --anchor" in line) == asks
