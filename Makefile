@@ -13,7 +13,7 @@ CLIP := demo-clip.mp4
 # Dependencies are installed again only when their lists change.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV), once, in a few minutes: 1.6 GB with a CPU build of torch, several GB with PyPI's"
-	@echo "build, which brings CUDA. For the CPU build install torch into $(VENV) first, as pytorch.org says."
+	@echo "build, which brings CUDA. For the CPU build install torch 2.13.0 into $(VENV) first, as pytorch.org says."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
