@@ -22,6 +22,7 @@ VERBS = {
     "plan": ("hybridgen.cli.plan.command", "Recommend how to spread a clip over GPUs."),
     "models": ("hybridgen.cli.models", "List the models known by name, and what they need."),
     "hardware": ("hybridgen.cli.hardware", "List the machines known by name, and their constants."),
+    "show": ("hybridgen.cli.show", "Show how a clip was made, from its own record."),
     "recipes": ("hybridgen.cli.recipes", "List, show, check and exchange recipes."),
     "calibrate": ("hybridgen.cli.calibrate", "Measure this machine for plan --hardware."),
     "explain": ("hybridgen.cli.explain", "Explain a rule that an error names."),

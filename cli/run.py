@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,13 +14,13 @@ from hybridgen import api
 from hybridgen.cli import draw, text
 from hybridgen.cli.options import PANELS, given_words, with_flags
 from hybridgen.cli.verb import Verb
-from hybridgen.engine import environment
+from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, check_inputs, describe_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice
 from hybridgen.engine.options import Engine, RunOptions
 from hybridgen.engine.report import Report
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, quoted
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import flag
@@ -102,7 +102,7 @@ class RunScreen(api.Screen):
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
         """Show warnings, the plan, and what was drawn and chosen."""
-        self.repeat = shlex.join(["hybridgen", "run", *given_words(recipe, tuple(PANELS))])
+        self.repeat = quoted(["hybridgen", "run", *given_words(recipe, tuple(PANELS))])
         if self.options.quiet:
             return
         _warn(found)
@@ -117,7 +117,21 @@ class RunScreen(api.Screen):
         """Print the path of the clip, after a summary."""
         if not self.options.quiet and report.peak_memory_bytes:
             text.say(*summary(report, time.monotonic() - self.started, self.repeat))
+        if self.options.like is not None and report.latents_sha256:
+            self._compare(self.options.like, report)
         text.answer(str(report.output))
+
+    def _compare(self, like: Path, report: Report) -> None:
+        """Say whether the clip is the one that it was to be like."""
+        made, request = record.read(like), asdict(report.request)
+        if any(request[name] != value for name, value in made.recipe["request"].items() if name not in record.PICTURES):
+            return  # another clip was asked for
+        if made.latents_sha256 == report.latents_sha256:
+            text.say(f"like    {like}: the same latents, bit for bit")
+            return
+        other = [f"{name} {one}" for name, one in made.versions.items() if report.versions.get(name) != one]
+        why = f"; it was made with {', '.join(other)}" if other else ""
+        text.say(f"warning: the latents are not those of {like}{why}")
 
     def _drawn(self, plan: Plan) -> list[str]:
         return draw.whole(plan) if self.options.verbose else draw.head(plan)
@@ -137,17 +151,18 @@ def _warn(found: Sequence[str]) -> None:
 
 
 def summary(report: Report, waited: float, command: str) -> list[str]:
-    """The summary of a run: times that add up to the user's wait, bytes, memory, and the command that repeats it."""
+    """The summary of a run: the report's times, the user's wait, bytes, memory, and the command that repeats it."""
     times, memory = report.timings_s, report.peak_memory_bytes
     stages = {stage: getattr(times, stage) for stage in ("load", "encode", "denoise", "decode", "write")}
-    shown = {"start": max(waited - sum(stages.values()), 0.0), **stages, "total": waited}
+    shown = {**stages, "total": times.total}
     most = max(memory)
-    lines = ["", "  ".join(f"{stage} {seconds:.1f} s" for stage, seconds in shown.items())]
+    figures = "  ".join(f"{stage} {seconds:.1f} s" for stage, seconds in shown.items())
+    lines = ["", *text.paragraph("time", f"{figures}  ({waited:.1f} s with start and end)", 8)]
     sent = _most(report.traffic_bytes)
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
     lines.append(
-        f"memory  {text.size(most)} at the peak on rank {memory.index(most)}, {text.size(min(memory))} on the least"
+        f"memory  peak {text.size(most)} on rank {memory.index(most)}, {text.size(min(memory))} on the rank with least"
     )
     if not report.plan.exact:
         lines.append("note    approximate: after the warm-up pipefusion attends to K/V of the step before")

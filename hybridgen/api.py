@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hybridgen.distributed.files import written_whole
-from hybridgen.engine import environment
+from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
@@ -54,7 +54,7 @@ def run(
     The report is the same on every rank of a joined job; None after a dry run. Raises RequestError before anything is
     started, RunFailed when a rank failed.
     """
-    recipe = _composed(options.recipe and library.located(options.recipe), options.settings or [], fields)
+    recipe = _composed(options, fields)
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)
@@ -83,10 +83,15 @@ def _write_report(path: Path, report: Report) -> None:
         raise RunFailed("report", problem, (f"the clip is complete: {report.output}",)) from error
 
 
-def _composed(file: Path | None, settings: list[str], fields: dict[str, Any]) -> Recipe:
+def _composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
     """The recipe of a run. Raises RequestError, with all faults of the file where it has any that flags do not mend."""
+    if options.like is not None and options.recipe is not None:
+        problem = f"takes the place of --recipe {options.recipe}"
+        raise RequestError("clip-record", "like", options.like, problem, tries=[{"recipe": None}, {"like": None}])
+    file = options.recipe and library.located(options.recipe)
+    below = record.read(options.like, "like").recipe if options.like is not None else None
     try:
-        recipe = compose(file, settings, fields)
+        recipe = compose(file, options.settings or [], fields, below)
     except RequestError as error:
         from hybridgen.recipe.check import with_others
 
@@ -165,6 +170,7 @@ def generate(
     gpus: int | None = None,
     auto: bool = False,
     hardware: str | Path | None = None,
+    like: str | Path | None = None,
     engine: Literal["native", "xfuser"] = "native",
     latents: str | Path | None = None,
     report: str | Path | None = None,
@@ -182,6 +188,7 @@ def generate(
     gpus: number of ranks; without any degree the planner chooses all.
     auto: whether the planner chooses every degree that is not given.
     hardware: name or file of the machine that the planner plans for, by default this machine.
+    like: a clip that hybridgen wrote, whose own record is the recipe.
     engine: what runs the plan: hybridgen itself, or xDiT's runner.
     latents: file for the final latents (.safetensors).
     report: file for the report (.json).
@@ -207,6 +214,7 @@ def generate(
         auto=auto,
         hardware=None if hardware is None else str(hardware),
         recipe=_path(recipe),
+        like=_path(like),
         settings=list(settings),
         engine=Engine(engine),
         quiet=quiet,

@@ -43,6 +43,7 @@ class RunOptions:
     recipe: Optional[Path] = flag(
         "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE", values=library.names
     )
+    like: Optional[Path] = flag("Make a clip again, from its own record; flags win over it.", metavar="CLIP.mp4")
     settings: Optional[list[str]] = flag("Change one key of the recipe.", "--set", metavar="KEY=VALUE")
     engine: Engine = flag("What runs the plan: hybridgen itself, or xDiT's runner.", default=Engine.native)
     dry_run: bool = flag("Show plan, mesh and traffic; start nothing.", default=False)

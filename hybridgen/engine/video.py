@@ -142,6 +142,10 @@ def ffmetadata(tags: dict[str, str]) -> str:
     return ";FFMETADATA1\n" + "".join(f"{key}={escape(value)}\n" for key, value in tags.items())
 
 
+SECONDS = 20
+"""Seconds that ffmpeg may take to read the tags of a file."""
+
+
 def read_tags(path: Path) -> dict[str, Any]:
     """The JSON in the comment of a video or a PNG; {} when there is none."""
     if path.suffix.lower() == ".png":
@@ -153,8 +157,9 @@ def read_tags(path: Path) -> dict[str, Any]:
         return said
     import imageio_ffmpeg
 
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path), "-f", "ffmetadata", "-"]
-    text = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    read = ["-loglevel", "error", "-protocol_whitelist", "file", "-f", "mov", "-i", str(path.absolute())]
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), *read, "-f", "ffmetadata", "pipe:1"]
+    text = subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout.decode()
     for line in text.replace("\\\n", "\n").splitlines():
         key, _, value = line.partition("=")
         if key == "comment":

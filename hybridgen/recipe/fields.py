@@ -209,12 +209,15 @@ def keys_of(name: str) -> Keys:
     return fields_by_flag.get(f"--{name}", ())
 
 
-def compose(file: Path | None, settings: list[str], flags: dict[str, Any]) -> Recipe:
+def compose(
+    file: Path | None, settings: list[str], flags: dict[str, Any], below: dict[str, Any] | None = None
+) -> Recipe:
     """The recipe from a file, --set entries and flags ({field name: value or None}).
 
+    `below` is checked content of a recipe that takes the place of a file.
     Raises RequestError: recipe-unreadable, recipe-schema, recipe-key, recipe-value.
     """
-    content = {} if file is None else read(file).content
+    content = (below or {}) if file is None else read(file).content
     over: dict[str, Any] = {}
     for setting in settings:
         over = merged(over, _setting(setting))
