@@ -32,12 +32,9 @@ def launch(job: Job, start_method: str | None = None) -> Report:
     joined = environment.joined_rank()
     if joined is not None:
         return _join(job, joined)
-    from hybridgen.models.checkpoint import from_folder
     from hybridgen.models.load import local_folder
 
-    folder = local_folder(job.plan.facts)  # a download belongs to no rank
-    if job.plan.facts.source != str(folder):
-        from_folder(folder)  # a folder of the user's was looked at when its facts were read
+    local_folder(job.plan.facts)  # a download belongs to no rank
     # Forked ranks share what this process has imported. CUDA does not survive a fork, so GPU ranks start afresh.
     method = start_method or ("fork" if job.device == "cpu" else "spawn")
     if method == "fork":

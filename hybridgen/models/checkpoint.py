@@ -49,9 +49,9 @@ def _read(folder: Folder) -> ModelFacts:
     look(folder, family, index)
     experts = 2 if _is_there(index, "transformer_2") else 1
     facts = ModelFacts(
-        name=path.name,
+        name=path.absolute().name,
         pipeline=index["_class_name"],
-        source=str(path),
+        source=str(path.absolute()),
         transformer=family.transformer(folder, index),
         vae=family.vae(folder),
         experts=experts,
@@ -112,13 +112,13 @@ def _known(family: Family, facts: ModelFacts) -> ModelFacts | None:
 
     Models of equal shape are told apart by the shift of their schedulers.
     """
-    alike = [model for model in family.known if _shape(model) == _shape(facts)]
+    alike = [model for model in family.known if shape_of(model) == shape_of(facts)]
     if len(alike) > 1:
         alike = [model for model in alike if model.flow_shift == facts.flow_shift]
     return alike[0] if len(alike) == 1 else None
 
 
-def _shape(facts: ModelFacts) -> tuple[object, ...]:
+def shape_of(facts: ModelFacts) -> tuple[object, ...]:
     """What tells models apart: their transformers, experts and latents, and what clips are made from."""
     own, vae = facts.transformer, facts.vae
     transformer = replace(own, given_params=0, width=own.hidden, kv_heads=own.key_heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from hybridgen.errors import RequestError
 from hybridgen.models.autoencoder import Autoencoder
+from hybridgen.models.checkpoint import from_folder, shape_of
 from hybridgen.models.registry import family_of
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
@@ -25,14 +27,23 @@ TESTED = "0.42.1"
 def local_folder(facts: ModelFacts) -> Path:
     """The checkpoint's folder on this machine; a hub id is downloaded to the hub's cache if it is not there.
 
-    Raises RequestError (model-unavailable) when it is neither here nor can be fetched.
+    Raises RequestError: model-unavailable when it is neither here nor can be fetched, and what
+    checkpoint.from_folder() finds wrong with what was fetched.
     """
-    source = facts.source
-    if Path(source).is_dir():
-        return Path(source)
+    source = Path(facts.source)
+    if source.is_absolute():
+        return source  # it was looked at when its facts were read
+    folder = _fetched(facts)
+    _look_at(folder, facts)
+    return folder
+
+
+def _fetched(facts: ModelFacts) -> Path:
+    """The folder in the hub's cache of a model with a hub id. Raises RequestError (model-unavailable)."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    source = facts.source
     patterns = [f"{name}/*" for name in ("scheduler", *family_of(facts).components)]
     try:
         return Path(snapshot_download(source, revision=facts.revision, allow_patterns=["model_index.json", *patterns]))
@@ -42,6 +53,15 @@ def local_folder(facts: ModelFacts) -> Path:
         commit = f" --revision {facts.revision}" if facts.revision else ""
         tries = [f"hf download {source}{commit}", "hybridgen run --model /path/to/folder ..."]
         raise RequestError("model-unavailable", "model", source, problem, tries=tries) from error
+
+
+@lru_cache(maxsize=8)
+def _look_at(folder: Path, facts: ModelFacts) -> None:
+    """Look once at a checkpoint that was fetched. Raises RequestError where it is not what its name is known for."""
+    found = from_folder(folder)
+    if shape_of(found) != shape_of(facts):
+        problem = f"what was fetched to {folder} has another shape than {facts.name} is known to have"
+        raise RequestError("unreadable-model", "model", facts.source, problem, tries=[{"model": str(folder)}])
 
 
 def empty_experts(plan: Plan, folder: Path) -> list[Any]:

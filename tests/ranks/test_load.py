@@ -16,6 +16,7 @@ from hybridgen.distributed import peak_memory
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
+from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.load import EXPERTS, Part, empty_experts, fill, load_scheduler, local_folder
 from hybridgen.models.wan import random as wan_random
@@ -177,12 +178,13 @@ def test_the_revision_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None
 
     def download(source: str, revision: str | None, **_: Any) -> str:
         asked.append((source, revision))
-        return "."
+        return str(catalogue.DEMO_FOLDER)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     file = library.located(Path("wan22-t2v-720p-1gpu"))
     recipe = compose(file, [], {})
-    local_folder(resolve(recipe).facts)
+    with pytest.raises(RequestError, match="another shape than wan2.2-t2v-a14b"):
+        local_folder(resolve(recipe).facts)
     assert asked == [("Wan-AI/Wan2.2-T2V-A14B-Diffusers", recipe.checkpoint.revision)]
     assert compose(file, [], {"revision": "ab"}).checkpoint == Checkpoint("ab", "Apache-2.0")
     assert compose(file, [], {"model": "wan2.1"}).checkpoint == Checkpoint()
