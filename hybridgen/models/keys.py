@@ -27,7 +27,7 @@ class Key:
     legal: tuple[Any, ...] = ()
     """The only values that are run; none: all in the range."""
     may_be_object: bool = False
-    """Whether an object with such a value as its "content" may stand there, too (tokens of tokenizers)."""
+    """Whether an object with such a value as its "content" may stand there, too; of a list, one of named values."""
     length: tuple[int, int] | None = None
     """Least and most values of a list; None: a single value."""
 
@@ -38,6 +38,8 @@ class Key:
         if self.length is None:
             return self._fits_one(value)
         least, most = self.length
+        if self.may_be_object and isinstance(value, dict):
+            value = list(value.values())
         return isinstance(value, list) and least <= len(value) <= most and all(map(self._fits_one, value))
 
     def _fits_one(self, value: Any) -> bool:

@@ -43,6 +43,8 @@ MARK_FILES = ("hf_quant_config.json", "quantization_config.json", "quant_config.
 """Files that tell of them."""
 LARGEST_VOCABULARY = 200_000_000
 """Bytes of a tokenizer's file; those of large vocabularies have 20,000,000."""
+SMALL = (".json", ".jinja", ".model", ".txt")
+"""Endings of the files beside the weights that loaders read."""
 UNUSED = {"safety_checker", "sound_tokenizer"}
 """Components of which nothing is loaded, whatever they are."""
 
@@ -118,8 +120,8 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
     if part.nested and config.get(part.nested) is None:
         config = {**config, part.nested: config}
     config = checked(config, part.keys, file, folder.path)
+    _check_files(folder, name, part, config)
     if not part.weighted:
-        _check_files(folder, name, part, config)
         return
     if config.get("_class_name", part.classes[0]) not in part.classes:
         problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
@@ -132,14 +134,16 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
 
 
 def _check_files(folder: Folder, component: str, part: Part, config: Config) -> None:
-    """Refuse files of a component without weights that are missing, broken, or pointers to what was not fetched."""
-    files = [path for path in (folder.path / component).iterdir() if not path.is_dir()]
+    """Refuse files beside the weights that are missing, broken, or pointers to what was not fetched."""
+    files = [path for path in (folder.path / component).iterdir() if path.suffix in SMALL and not path.is_dir()]
     for path in files:
         try:
             size, changed = headers.check_fetched(path), path.stat().st_mtime_ns
             if path.suffix == ".json" and not is_json(path, size, changed):
                 raise Unreadable("is no JSON")
-        except (Unreadable, OSError) as fault:
+            if path.suffix == ".jinja":
+                path.read_text(encoding="utf-8")
+        except (Unreadable, OSError, UnicodeDecodeError) as fault:
             raise folder.refused(f"{component}/{ascii(path.name)[1:-1]} {fault}") from fault
     names = {path.name for path in files}
     for group in part.files:

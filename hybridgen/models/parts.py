@@ -63,6 +63,10 @@ T5_KEYS: Table = {
     "dropout_rate": number(0, 1, 0.1),
     "feed_forward_proj": only("relu", "gated-gelu", "gated-relu", "gated-silu", "gelu", default="relu"),
     "initializer_factor": number(0, 1e6, 1.0),
+    "num_decoder_layers": whole(0, 512, None, null=True),
+    "classifier_dropout": number(0, 1, 0.0),
+    "use_cache": switch(True),
+    "tie_word_embeddings": switch(True),
     "dense_act_fn": only(*ACTIVATIONS, default=None, null=True),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"), TOKEN_ID),
 }
@@ -252,6 +256,7 @@ CLIP_PICTURES = Part(
 TOKENIZER_KEYS: Table = {
     **dict.fromkeys((f"{name}_token" for name in ("pad", "eos", "bos", "unk", "sep", "cls", "mask")), TOKEN),
     "additional_special_tokens": replace(TOKEN, length=(0, 100_000)),
+    "extra_special_tokens": replace(TOKEN, length=(0, 100_000)),
     "model_max_length": number(1, 1e31, 1e30, null=True),
     "tokenizer_class": text(),
 }
