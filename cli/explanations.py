@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hybridgen import interop
 from hybridgen.distributed import files, processes
-from hybridgen.engine import inputs, machine, outputs, prepare, record
+from hybridgen.engine import inputs, kept, machine, outputs, prepare, record
 from hybridgen.models import catalogue, checkpoint, look
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan import kernels
@@ -66,7 +66,7 @@ OTHERS = {
 def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     modules = (
-        *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kernels),
+        *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kept, kernels),
         *(look, lookup, machine, no_plan, prepare, recommend, record, resolve),
     )
     tables = (*(module.RULES for module in modules), registry.explanations(), {guardrail.RULE: guardrail.WHY})

@@ -19,6 +19,7 @@ from hybridgen.errors import RequestError, RunFailed
 
 VERBS = {
     "run": ("hybridgen.cli.run", "Make a clip from a prompt, spread over ranks."),
+    "decode": ("hybridgen.cli.decode", "Make the clip of final latents that a run has kept."),
     "plan": ("hybridgen.cli.plan.command", "Recommend how to spread a clip over GPUs."),
     "models": ("hybridgen.cli.models", "List the models known by name, and what they need."),
     "hardware": ("hybridgen.cli.hardware", "List the machines known by name, and their constants."),

@@ -104,6 +104,9 @@ def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:
 
 def _parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
     about, kinds = item.metadata, inspect.Parameter
+    if about.get("argument"):
+        place = typer.Argument(help=about["description"], metavar=about["metavar"])
+        return kinds(item.name, kinds.KEYWORD_ONLY, annotation=Annotated[kind, place])
     names = about["flags"] or (name_of(item),)
     info = typer.Option(
         *names,

@@ -13,7 +13,7 @@ from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
-from hybridgen.engine.options import Engine, RunOptions
+from hybridgen.engine.options import DecodeOptions, Engine, RunOptions
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
@@ -71,6 +71,14 @@ def run(
     if options.report is not None and environment.is_reporter():
         _write_report(options.report, report)
     return report
+
+
+def decode(options: DecodeOptions, start_method: str | None = None) -> Report:
+    """Make the clip of final latents that a run has kept. Raises RequestError and RunFailed as run() does."""
+    from hybridgen.engine import launch
+    from hybridgen.engine.kept import decode_job
+
+    return launch.launch(decode_job(options), start_method)
 
 
 def _write_report(path: Path, report: Report) -> None:

@@ -21,6 +21,7 @@ from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
 from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
+from hybridgen.errors import RunFailed
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
 
@@ -36,7 +37,7 @@ def latents_kept(rank: Rank, latents: Tensor | None, digest: str) -> Iterator[No
 
     They stay if the block fails, or if the user wants them.
     """
-    if latents is None:
+    if latents is None or rank.job.source is not None:
         yield
         return
     path = keep_latents(rank, latents, digest)
@@ -75,6 +76,19 @@ def keep_latents(rank: Rank, latents: Tensor, digest: str) -> Path:
         return path
     assert failed is not None
     raise OSError(failed.errno, failed.strerror, str(job.kept_latents))
+
+
+def read_latents(rank: Rank, path: Path) -> Tensor | None:
+    """The latents that an earlier run has kept, on rank 0. Raises RunFailed (kept-latents) where they have changed."""
+    if not rank.first:
+        return None
+    from safetensors.torch import load_file
+
+    with rank.stage("read the latents", "load"):
+        latents = load_file(path)["latents"].to(rank.device)
+    if rank.job.source_sha256 not in ("", digest_of(latents)):
+        raise RunFailed("kept-latents", f"{path}: its numbers are not those that were kept; the file is damaged")
+    return latents
 
 
 def _place(folder: Path | None, name: str) -> Path:

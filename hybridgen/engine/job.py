@@ -46,6 +46,14 @@ class Job:
     quiet: bool = False
     threads: int = 1
     """Number of CPU threads of a rank."""
+    model: str = ""
+    """The model as --model takes it in any folder; "" where that is its name."""
+    source: Path | None = None
+    """Final latents that an earlier run has kept; they are decoded, and nothing else is done."""
+    source_sha256: str = ""
+    """SHA-256 that these latents must have, if it is known."""
+    record: str = ""
+    """The record of that run, as JSON; the clip's own."""
 
     @property
     def part(self) -> Path:
@@ -70,6 +78,8 @@ class Job:
     def request(self) -> RequestSummary:
         """The request, with nothing left open."""
         clip, facts = self.plan.clip, self.plan.facts
+        if self.record:
+            return RequestSummary(**json.loads(self.record)["request"])
         return RequestSummary(
             model=facts.name,
             revision=facts.revision,
@@ -111,19 +121,28 @@ class Job:
         )
 
     def about_latents(self, digest: str) -> dict[str, str]:
-        """Metadata of the final latents' file."""
-        return {"model": self.plan.facts.name, "seed": str(self.seed), "prompt": self.prompt, "sha256": digest}
+        """Metadata of the final latents' file, from which they can be decoded."""
+        facts = self.plan.facts
+        about = {"model": self.model or facts.name, "seed": str(self.seed), "prompt": self.prompt, "sha256": digest}
+        revision = {"revision": facts.revision} if facts.revision else {}
+        return {**about, **revision, "record": json.dumps(self.about(digest))}
 
-    def tags(self, digest: str) -> dict[str, str]:
-        """Tags of the video, without time, host or path, so that equal clips are equal files."""
-        about = {
+    def about(self, digest: str) -> dict[str, Any]:
+        """The clip's record, without time, host or path; that of the run that made the latents where they were kept."""
+        if self.record:
+            return dict(json.loads(self.record))
+        return {
             "schema": 1,
             "request": asdict(self.request()),
             "plan": PlanSummary.of(self.plan).as_data(),
             "versions": versions(),
             "latents_sha256": digest,
         }
-        made = f"AI-generated with {self.plan.facts.name}, hybridgen {versions()['hybridgen']}"
+
+    def tags(self, digest: str) -> dict[str, str]:
+        """Tags of the video, without time, host or path, so that equal clips are equal files."""
+        about = self.about(digest)
+        made = f"AI-generated with {about['request']['model']}, hybridgen {about['versions']['hybridgen']}"
         return {
             "title": self.prompt[:80],
             "description": f"{self.prompt} ({made})",

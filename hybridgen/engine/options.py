@@ -10,7 +10,7 @@ from typing import Optional
 from hybridgen.engine.outputs import Outputs
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe import library
-from hybridgen.recipe.flags import flag
+from hybridgen.recipe.flags import argument, flag
 
 OUTPUT = "Output"
 """Panel of the help."""
@@ -53,3 +53,20 @@ class RunOptions:
     def outputs(self) -> Outputs:
         """The files that the run may write."""
         return Outputs(self.out, self.latents, self.report, self.preview, self.overwrite)
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """Options of decoding kept latents; each field is a flag with its help, but for the file."""
+
+    file: Path = argument("Final latents that a run has kept, or written with --latents.", "LATENTS")
+    out: Optional[Path] = flag(
+        "Video file; a clip of one frame may be a .png.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT
+    )
+    overwrite: bool = flag("Replace files that exist.", "--overwrite/--no-overwrite", default=False, panel=OUTPUT)
+    preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
+    vae: int = flag("Ranks that decode, each a strip of every frame.", default=1, metavar="N")
+    model: Optional[str] = flag("The model, where it is not found under the name in the file.", metavar="NAME")
+    device: Optional[str] = flag("cuda or cpu; by default cuda if there is one.", metavar="NAME")
+    quiet: bool = flag("Print the path and nothing else.", "--quiet", "-q", default=False)
+    debug: bool = flag("Show the traceback of a failed rank.", default=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
-from hybridgen.engine.decode import decode, decode_guarded, digest_of, latents_kept
+from hybridgen.engine.decode import decode, decode_guarded, digest_of, latents_kept, read_latents
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
@@ -32,9 +32,11 @@ def work(context: RankContext, job: Job) -> Report:
     quiet_libraries()
     rank = set_up(context, job)
     guardrail = guard(rank)
-    model = ready(rank)
-    x = denoise(rank, model)
-    latents = gather_latents(rank, model, x)
+    model = ready(rank) if job.source is None else ready_to_decode(rank)
+    if job.source is None:
+        latents = gather_latents(rank, model, denoise(rank, model))
+    else:
+        latents = read_latents(rank, job.source)
     if latents is not None:
         check_finite(latents, "numbers of the final latents")
     digest = digest_of(latents) if latents is not None else ""
@@ -77,6 +79,19 @@ def ready(rank: Rank) -> Denoiser:
     if rank.first:
         rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
         rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
+    return model
+
+
+def ready_to_decode(rank: Rank) -> Denoiser:
+    """Prepare this rank's part of the model for decoding alone: the transformers have no weights."""
+    job, plan = rank.job, rank.job.plan
+    folder = local_folder(plan.facts)
+    with rank.stage("load", mapped=True):
+        kind, shard = family_of(plan.facts).denoiser(plan.facts), Shard(plan.tokens, rank.context.rank)
+        model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
+        if rank.mesh.is_on("vae"):
+            model.vae = load_autoencoder(plan.facts, folder, rank.device)
+        apply_strategies(rank, model)
     return model
 
 

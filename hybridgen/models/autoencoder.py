@@ -44,6 +44,10 @@ class Autoencoder(ABC):
     def dtype(self) -> torch.dtype:
         return self.module.dtype  # type: ignore[no-any-return]
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device  # type: ignore[no-any-return]
+
     @abstractmethod
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the latents by channel, [1, C, 1, 1, 1], dtype and device of `like`."""

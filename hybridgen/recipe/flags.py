@@ -28,6 +28,11 @@ def flag(
     return field(default=default, metadata=about)
 
 
+def argument(help: str, metavar: str) -> Any:
+    """A field that is the argument of a command, which has no flag."""
+    return field(metadata={"description": help, "flags": (), "metavar": metavar, "panel": None, "argument": True})
+
+
 def name_of(item: Any) -> str:
     """The long flag of a field: "--max-time"."""
     names = item.metadata["flags"]

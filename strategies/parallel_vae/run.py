@@ -66,7 +66,7 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     def decode(latents_BCTHW: Tensor | None) -> Iterator[Tensor | None]:
         if strip is None:
             return
-        own = scatter(strip, latents_BCTHW, (1, *plan.latent_shape), model.device)
+        own = scatter(strip, latents_BCTHW, (1, *plan.latent_shape), model.vae.device)
         with sharded(model.vae, "decoder", strip):
             for pixels in model.vae.decode(model.unnormalise(own)):
                 yield gather(strip, to_uint8(pixels), strip.dim - 1)  # channels come last here
@@ -74,7 +74,7 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     def encode_split(pixels_BCTHW: Tensor | None) -> Tensor | None:
         if strip is None:
             return None
-        own = scatter(strip, pixels_BCTHW, (1, *pixel_shape(plan)), model.device)
+        own = scatter(strip, pixels_BCTHW, (1, *pixel_shape(plan)), model.vae.device)
         with sharded(model.vae, "encoder", strip):
             moments = model.vae.encode(own)
         return gather(strip, moments, strip.dim)

@@ -48,7 +48,7 @@ def model_of(vae: Any) -> Wan:
     """As much of a model as decoding needs."""
     autoencoder = WanAutoencoder(vae)
     given = {"unnormalise": autoencoder.unnormalise, "slots": SimpleNamespace()}
-    return cast(Wan, SimpleNamespace(vae=autoencoder, device=torch.device("cpu"), **given))
+    return cast(Wan, SimpleNamespace(vae=autoencoder, **given))
 
 
 @dataclass
