@@ -61,7 +61,7 @@ class Size:
         return self._plan(Clip(side, side, self.decode_frames, self.steps, GUIDANCE), degrees)
 
     def _plan(self, clip: Clip, degrees: Degrees) -> Plan:
-        return Plan(self.facts, clip, degrees, dtype="float32", warmup=1)
+        return Plan(self.facts, clip, degrees, dtype="float32")
 
 
 def transformer(facts: TransformerFacts) -> Any:

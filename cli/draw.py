@@ -15,7 +15,7 @@ WIDTH = 100
 
 
 def head(plan: Plan) -> list[str]:
-    """The head: what will be made and how, in three lines; PipeFusion has a fourth."""
+    """The head: what will be made and how, in three lines; PipeFusion and options of strategies have more."""
     clip, facts, tokens = plan.clip, plan.facts, plan.tokens
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
     if plan.branches == 2 and len(set(clip.guidances)) == 2:
@@ -34,12 +34,14 @@ def head(plan: Plan) -> list[str]:
     ]
     if plan.degrees.pipefusion > 1:
         lines.append(pipeline(plan))
+    if given := plan.given_options():
+        lines.append("with    " + ", ".join(f"{name} {value}" for name, value in given.items()))
     return lines
 
 
 def pipeline(plan: Plan) -> str:
     """The line of PipeFusion: its stages, patches and synchronous steps."""
-    sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.warmup, plan.clip.steps)
+    sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.option("warmup"), plan.clip.steps)
     blocks = f"{sizes[0]} each" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
     steps = "the first step of every expert" if synchronous == 1 else f"the first {synchronous} of every expert"
     if plan.exact:

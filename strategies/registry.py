@@ -30,6 +30,9 @@ from hybridgen.strategies.parallel_vae.rules import STRATEGY as parallel_vae
 from hybridgen.strategies.usp.rules import STRATEGY as usp
 # isort: on
 
+RULES = {
+    "branches": "Every rank runs at least one guidance branch of a step, so there are no more parts than branches.",
+}
 STRATEGIES: tuple[Strategy, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Strategy))
 """The imported declarations, in the order of the imports."""
 DEGREES = tuple(sorted((d for s in STRATEGIES for d in s.degrees), key=lambda degree: degree.listed))
@@ -49,11 +52,12 @@ if TYPE_CHECKING:
     from hybridgen.plan.degrees import Degrees as Degrees
 else:
     _table = tuple(degrees.in_mesh_order(DEGREES))
+    _options = {option.name: (option, s.degrees) for s in STRATEGIES for option in s.options}
     Degrees = make_dataclass(
         "Degrees",
         [(degree.name, degrees.Value, field(default=degree.one)) for degree in _table],
         bases=(degrees.Degrees,),
-        namespace={"table": _table, "__doc__": degrees.Degrees.__doc__, "__module__": __name__},
+        namespace={"table": _table, "options": _options, "__doc__": degrees.Degrees.__doc__, "__module__": __name__},
         frozen=True,
     )
 
@@ -68,7 +72,18 @@ def active(plan: Plan) -> list[Strategy]:
 
 def violations(plan: Plan) -> list[RequestError]:
     """Every rule that the plan breaks, the most basic first."""
-    return [broken for s in STRATEGIES for broken in s.violations(plan)]
+    found = [broken for s in STRATEGIES for broken in s.violations(plan)]
+    return found or _shared_rules(plan)
+
+
+def _shared_rules(plan: Plan) -> list[RequestError]:
+    """Rules that no single strategy can break."""
+    over = [degree for degree in plan.degrees.used() if any(axis.divides == "branches" for axis in degree.axes)]
+    if len(over) < 2 or plan.degrees.over("branches") <= plan.branches:
+        return []
+    first, last = over[0], over[-1]
+    problem = f"excludes --{first.name} {first.text(plan.degrees.value(first))}: a step has {plan.branches} branches"
+    return [RequestError("branches", last.name, last.text(plan.degrees.value(last)), problem, [last.text(last.one)])]
 
 
 def traffic(plan: Plan, rank: int) -> list[Message]:
@@ -84,4 +99,4 @@ def memory(plan: Plan, rank: int) -> list[Term]:
 
 def explanations() -> dict[str, str]:
     """The reason of every rule of the strategies, by rule id."""
-    return {rule: why for s in STRATEGIES for rule, why in s.rules.items()}
+    return RULES | {rule: why for s in STRATEGIES for rule, why in s.rules.items()}

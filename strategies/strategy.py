@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Degree, Setting, Shorthand, Value
+from hybridgen.plan.degrees import Degree, Option, Shorthand, Value
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
 
@@ -58,8 +58,8 @@ class Strategy:
     """Function of (degree, plan, ranks) to the values that the planner tries, in order. They divide `ranks`, the number
     that other degrees leave; the plan has the degrees chosen before. None means all divisors.
     """
-    options: tuple[Setting, ...] = ()
-    """Whole numbers above 0 that can be set in addition to the degrees; each is a field of Plan."""
+    options: tuple[Option, ...] = ()
+    """Whole numbers above 0 that can be set in addition to the degrees."""
     shorthands: tuple[Shorthand, ...] = ()
     """Flags that set degrees of other strategies."""
 

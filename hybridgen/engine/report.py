@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,21 @@ class PlanSummary:
     exact: bool
     """Whether the clip differs from one rank's by rounding only."""
     stages: tuple[int, ...] | None = None
-    """PipeFusion: blocks of every stage; None without it, as the next two."""
-    patches: int | None = None
-    warmup: int | None = None
+    """PipeFusion: blocks of every stage; None without it."""
+    options: dict[str, int] = field(default_factory=dict)
+    """Options of the strategies in use, by the name of their flag."""
 
     @staticmethod
     def of(plan: Plan) -> PlanSummary:
         """The summary of a plan."""
-        piped = plan.degrees.pipefusion > 1
         return PlanSummary(
             config=str(plan.degrees),
             degrees=plan.degrees.as_data(),
             order=plan.order,
             world_size=plan.world_size,
             exact=plan.exact,
-            stages=plan.stage_sizes if piped else None,
-            patches=plan.tokens.patches if piped else None,
-            warmup=plan.warmup if piped else None,
+            stages=plan.stage_sizes if plan.degrees.pipefusion > 1 else None,
+            options=plan.used_options(),
         )
 
     def as_data(self) -> dict[str, Any]:

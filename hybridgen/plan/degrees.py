@@ -43,6 +43,10 @@ class Axis:
     """
     members: tuple[str, ...] = ()
     """Names of the coordinates, for an axis whose coordinates have names."""
+    alike: bool = False
+    """Whether a rank at coordinate 0 of the axis holds and sends as much as any other of its group. Where it is not
+    declared, the planner counts memory and messages of one rank at every coordinate.
+    """
 
     @property
     def shares_sequence(self) -> bool:
@@ -52,7 +56,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Setting:
-    """Something of a strategy that can be set: a flag and a key of a recipe. An option is a field of Plan as well."""
+    """Something of a strategy that can be set: a flag and a key of a recipe."""
 
     name: str
     help: str
@@ -66,6 +70,14 @@ class Setting:
     def type(self) -> Any:
         """The type of the flag and of the key in a recipe."""
         return int
+
+
+@dataclass(frozen=True)
+class Option(Setting):
+    """A whole number above 0 that a strategy takes besides its degrees. Plan.option() gives its value."""
+
+    default: Callable[[Plan], int] = lambda plan: 1
+    """The value in a plan where none is given."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +158,10 @@ class Degrees:
     """Axes of the mesh in their default order, slowest first."""
     sequence_axes: ClassVar[tuple[str, ...]] = ()
     """Axes that share the token sequence, most significant digit of the sequence index first."""
+    options: ClassVar[Mapping[str, tuple[Option, tuple[Degree, ...]]]] = {}
+    """Every option by name, with the degrees of the strategy that it belongs to."""
+    unlike: ClassVar[tuple[str, ...]] = ()
+    """Axes whose ranks may hold and send different amounts."""
 
     if TYPE_CHECKING:
         # Degrees that the arithmetic of plan/ and planner/ divides by. Those of another strategy are read by size().
@@ -166,6 +182,7 @@ class Degrees:
         assert not any(hasattr(Degrees, degree.name) for degree in cls.table), "a degree is named like a method"
         placed = [axis for axis in cls.axes.values() if axis.place is not None]
         cls.default_order = tuple(axis.name for axis in placed)
+        cls.unlike = tuple(axis.name for axis in cls.axes.values() if not axis.alike)
         cls.sequence_axes = tuple(axis.name for kind in ("keys", "heads") for axis in placed if axis.divides == kind)
 
     def value(self, degree: Degree) -> Value:
@@ -188,7 +205,11 @@ class Degrees:
 
     def over(self, *divides: str) -> int:
         """Ranks of all axes of the mesh that divide one of these."""
-        return math.prod([self.sizes[name] for name in self.default_order if self.axes[name].divides in divides])
+        return math.prod([self.sizes[name] for name in self.axes_of(*divides)])
+
+    def axes_of(self, *divides: str) -> list[str]:
+        """Axes of the mesh that divide one of these, in the default order."""
+        return [name for name in self.default_order if self.axes[name].divides in divides]
 
     @cached_property
     def cp(self) -> int:
@@ -201,6 +222,11 @@ class Degrees:
         return self.over("keys", "heads")
 
     @cached_property
+    def half(self) -> int:
+        """Ranks that run the same guidance branches: half of them with cfg 2, all without."""
+        return self.world // self.over("branches")
+
+    @cached_property
     def world(self) -> int:
         """Ranks of the mesh; axes laid over it, such as the VAE's, multiply nothing."""
         return math.prod([self.sizes[name] for name in self.default_order])
@@ -208,6 +234,11 @@ class Degrees:
     def used(self) -> list[Degree]:
         """The degrees above 1, in the order of the fields."""
         return [degree for degree in self.table if self.value(degree) != degree.one]
+
+    def used_options(self) -> list[Option]:
+        """The options of the degrees above 1."""
+        found = self.options.values()
+        return [option for option, of in found if any(self.value(degree) != degree.one for degree in of)]
 
     def named(self) -> dict[str, str]:
         """The degrees above 1, as flag name and value: {"cfg": "2", "attn2d": "3x3"}."""

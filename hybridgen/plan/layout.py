@@ -74,13 +74,23 @@ class Layout:
     def overlay(self, axis: str) -> list[int]:
         """The ranks of an axis that is laid over the mesh; shard i is rank [i].
 
-        These are the first ranks of cfg half 0 in mesh order, or the whole world.
+        These are the first ranks of the first guidance branch in mesh order, or the whole world.
         """
         count = self.degrees.size(axis)
+        ranks = list(range(count))
         if count == self.world_size:
-            return list(range(count))
-        stride, block = self.stride("cfg"), self.stride("cfg") * self.degrees.cfg
-        return [i // stride * block + i % stride for i in range(count)]
+            return ranks
+        for branches in sorted(self.degrees.axes_of("branches"), key=self.stride):
+            stride, size = self.stride(branches), self.degrees.size(branches)
+            ranks = [i // stride * stride * size + i % stride for i in ranks]
+        return ranks
+
+    def branch_index(self, rank: int) -> int:
+        """Which of the parts that guidance branches are divided into a rank runs."""
+        here, index = self.coordinates(rank), 0
+        for axis in self.degrees.axes_of("branches"):
+            index = index * self.degrees.size(axis) + here[axis]
+        return index
 
     def vae_ranks(self) -> list[int]:
         """The ranks that decode and encode."""

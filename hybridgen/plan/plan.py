@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hybridgen.plan.degrees import Degrees
@@ -54,10 +55,8 @@ class Plan:
     order: tuple[str, ...] = ()
     """Every axis of the mesh once, slowest first; empty means the default order, which is filled in."""
     dtype: str = "bfloat16"
-    patches: int | None = None
-    """PipeFusion: pieces of the sequence; None means as many as stages."""
-    warmup: int = 1
-    """PipeFusion: synchronous steps at the start of every expert, at least one."""
+    options: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Given options of strategies, by name; options of strategies that are not used change nothing."""
     stages: tuple[int, ...] = ()
     """PipeFusion: blocks of every stage; empty means as even as possible."""
     text_lengths: tuple[int, ...] = ()
@@ -65,6 +64,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", self.order or self.degrees.default_order)
+
+    def option(self, name: str) -> int:
+        """The value of a strategy's option: as given, or its default."""
+        given = self.options.get(name)
+        return self.degrees.options[name][0].default(self) if given is None else given
+
+    def with_options(self, **values: int) -> Plan:
+        """The plan with these options of strategies."""
+        return replace(self, options={**self.options, **values})
 
     @cached_property
     def layout(self) -> Layout:
@@ -83,7 +91,7 @@ class Plan:
     def tokens(self) -> TokenShards:
         clip = self.clip
         count = self.facts.token_count(clip.width, clip.height, clip.frames)
-        patches = (self.patches or self.degrees.pipefusion) if self.degrees.pipefusion > 1 else 1
+        patches = self.option("patches") if self.degrees.pipefusion > 1 else 1
         return TokenShards(count, self.degrees.sequence, patches)
 
     @cached_property
@@ -111,7 +119,7 @@ class Plan:
     @cached_property
     def own_branches(self) -> int:
         """Number of guidance branches that one rank runs."""
-        return -(-self.branches // self.degrees.cfg)
+        return -(-self.branches // self.degrees.over("branches"))
 
     @property
     def context_tokens(self) -> int:
@@ -127,10 +135,8 @@ class Plan:
     def own_texts(self, rank: int) -> tuple[int, ...]:
         """Text tokens of the branches that a rank runs."""
         lengths = self.text_lengths or (self.facts.text_tokens,) * self.branches
-        if self.degrees.cfg == 1:
-            return lengths
-        branch = self.layout.coordinates(rank)["cfg"]
-        return lengths[branch : branch + 1]
+        first = self.layout.branch_index(rank) * self.own_branches
+        return lengths[first : first + self.own_branches]
 
     @property
     def passes(self) -> int:
@@ -146,14 +152,21 @@ class Plan:
     def parallel(self) -> dict[str, str]:
         """Degrees and their options as flags and recipe keys; default values are left out."""
         named = self.degrees.named()
-        if self.degrees.pipefusion > 1:
-            if self.stages:
-                named["pipefusion"] += f":{','.join(map(str, self.stages))}"
-            named |= {"patches": str(self.patches)} if self.patches else {}
-            named |= {"warmup": str(self.warmup)} if self.warmup > 1 else {}
+        if self.stages and self.degrees.pipefusion > 1:
+            named["pipefusion"] += f":{','.join(map(str, self.stages))}"
+        named |= self.given_options()
         if self.order != self.degrees.default_order:
             named["order"] = ",".join(axis for axis in self.order if self.degrees.size(axis) > 1)
         return named
+
+    def used_options(self) -> dict[str, int]:
+        """Options of the strategies in use, by name."""
+        return {option.name: self.option(option.name) for option in self.degrees.used_options()}
+
+    def given_options(self) -> dict[str, str]:
+        """Options of the strategies in use that are not as by default, as flags and recipe keys."""
+        usual = {option.name: option.default(self) for option in self.degrees.used_options()}
+        return {name: str(value) for name, value in self.used_options().items() if value != usual[name]}
 
     def blocks(self, rank: int) -> range:
         """The transformer's blocks that a rank runs: those of its PipeFusion stage, which are consecutive."""

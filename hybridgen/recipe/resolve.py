@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from hybridgen.errors import Change, RequestError, did_you_mean
 from hybridgen.models import catalogue
@@ -75,7 +74,7 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
     check_runtime(recipe.runtime)
     parallel = recipe.parallel
     options = {option.name: getattr(parallel, option.name) for option in registry.OPTIONS}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, int] = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if value < 1:
             raise RequestError("degree", name, value, "must be 1 or more", [1])
@@ -85,7 +84,7 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
         Degrees(),
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
         stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
-        **given,
+        options=given,
     )
 
 

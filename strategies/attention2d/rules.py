@@ -71,6 +71,7 @@ ROW = Axis(
     place=50,
     why="outside the columns: K/V is sent once, queries and partial outputs cross a row twice",
     drawn="down",
+    alike=True,
 )
 COL = Axis(
     "col",
@@ -79,6 +80,7 @@ COL = Axis(
     place=60,
     why="beside ulysses: what crosses a row crosses it twice",
     drawn="across",
+    alike=True,
 )
 
 

@@ -62,6 +62,7 @@ CFG = Axis(
     why="slowest: its halves meet once a step, so they may be far apart",
     drawn="beside",
     members=("with prompt", "without"),
+    alike=True,
 )
 
 

@@ -49,7 +49,7 @@ def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
 
 def violations(plan: Plan) -> Iterator[RequestError]:
     width, world = plan.degrees.vae, plan.world_size
-    half, rows = world // plan.degrees.cfg, plan.latent_shape[split_dim(plan)]
+    half, rows = plan.degrees.half, plan.latent_shape[split_dim(plan)]
     legal = [v for v in {*range(1, half + 1), world} if v <= rows]
     if not 1 <= width <= half and width != world:
         limit = f"not between 1 and {half}, the ranks of the run" if half > 1 else "more than the one rank of the run"
@@ -205,6 +205,7 @@ VAE = Axis(
     exchanges="halo rows, K V, pixels, at decode",
     place=None,
     why="laid over the first ranks of one cfg half, which are near each other, or over all",
+    alike=True,
 )
 
 STRATEGY = Strategy(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree, Setting, not_legal
+from hybridgen.plan.degrees import Axis, Degree, Option, not_legal
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
@@ -52,9 +52,10 @@ def violations(plan: Plan) -> Iterator[RequestError]:
             problem = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
         yield RequestError("pipefusion-stages", "pipefusion", f"{stages}:{given}", problem, [f"{stages}:{even}"])
     tokens = plan.tokens.tokens
-    if stages > 1 and plan.patches is not None and plan.patches > tokens:
+    patches = plan.options.get("patches", 1)
+    if stages > 1 and patches > tokens:
         problem = f"is more than the clip's {tokens} tokens"
-        yield RequestError("pipefusion-patches", "patches", plan.patches, problem, [stages])
+        yield RequestError("pipefusion-patches", "patches", patches, problem, [stages])
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:
@@ -119,7 +120,7 @@ def is_exact(plan: Plan) -> bool:
     Warm-ups that cover all steps of both experts make it exact, too; which expert runs a step is the scheduler's to
     say, so that is not promised.
     """
-    return plan.tokens.patches == 1 or plan.warmup >= plan.clip.steps
+    return plan.tokens.patches == 1 or plan.option("warmup") >= plan.clip.steps
 
 
 STRATEGY = Strategy(
@@ -142,13 +143,14 @@ STRATEGY = Strategy(
     traffic,
     memory,
     options=(
-        Setting(
+        Option(
             "patches",
             "PipeFusion: patches of the sequence (default: stages).",
             listed=100,
             peers={"--num_pipeline_patch": ("xDiT", "--patches")},
+            default=lambda plan: plan.degrees.pipefusion,
         ),
-        Setting(
+        Option(
             "warmup",
             "PipeFusion: synchronous steps at the start of every expert (default 1).",
             listed=110,

@@ -67,7 +67,7 @@ class Pipeline:
     def predict(self, x: Tensor, step: Step) -> list[Tensor]:
         """Run a whole step; x becomes its successor at once on the last stage, and when fetched on the first."""
         if step.expert != self.expert:  # buffers of the other expert say nothing
-            self.expert, self.sync_left = step.expert, self.plan.warmup
+            self.expert, self.sync_left = step.expert, self.plan.option("warmup")
         if self.stage == self.last and not self.schedulers:
             self.schedulers = [copy.deepcopy(self.model.scheduler) for _ in range(self.patches)]
         if self.sync_left:

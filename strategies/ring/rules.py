@@ -65,6 +65,7 @@ RING = Axis(
     place=40,
     why="its K/V travels while attention runs, so ulysses stands closer",
     drawn="across",
+    alike=True,
 )
 
 

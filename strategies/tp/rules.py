@@ -82,6 +82,7 @@ TP = Axis(
     exchanges="activations, after every matrix pair",
     place=30,
     why="inside a stage, around the ranks that share its sequence",
+    alike=True,
 )
 
 

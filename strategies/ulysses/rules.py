@@ -78,6 +78,7 @@ ULYSSES = Axis(
     place=70,
     why="fastest: attention waits for both of its exchanges, so its ranks are neighbours",
     drawn="inside",
+    alike=True,
 )
 
 

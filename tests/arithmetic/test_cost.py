@@ -190,8 +190,8 @@ def test_cost_reads_the_declared_messages() -> None:
 
 
 def test_pipefusion_needs_patches_to_keep_its_stages_busy() -> None:
-    def seconds(**changes: Any) -> float:
-        return cost.cost(replace(wan(pipefusion=4), **changes), RACK).denoise
+    def seconds(**options: int) -> float:
+        return cost.cost(wan(pipefusion=4).with_options(**options), RACK).denoise
 
     assert seconds(patches=2, warmup=1) > 1.5 * seconds(patches=4, warmup=1)
     assert seconds(patches=4, warmup=40) > 2 * seconds(patches=4, warmup=1)  # synchronous steps leave stages idle

@@ -206,7 +206,8 @@ def test_the_saved_recipe_is_the_plan(flags: str, plan: Any, tmp_path: Path) -> 
     assert [axis for axis in saved.order if saved.degrees.size(axis) > 1] == first["order"]
     assert saved.clip.guidance == found["request"]["guidance"]
     assert saved.latent_shape[1] == found["request"]["latent_frames"]
-    assert (saved.patches, saved.warmup) == ((4, 2) if "--patches" in flags else (None, 1))
+    assert saved.options == ({"patches": 4, "warmup": 2} if "--patches" in flags else {})
+    assert saved.used_options() == first["options"]
     assert plan(f"{flags} --save {file}", code=2).endswith(f"--save {tmp_path / 'r-2.yaml'}\n")
 
 

@@ -120,7 +120,7 @@ def test_every_violation_has_an_explanation() -> None:
         Degrees(vae=3),
         Degrees(ulysses=40, ring=8, vae=200),
     ):
-        broken = registry.violations(Plan(WAN22, CLIP, degrees, warmup=40))
+        broken = registry.violations(Plan(WAN22, CLIP, degrees).with_options(warmup=40))
         assert broken and all(v.rule in known and v.nearest for v in broken), degrees
 
 

@@ -33,7 +33,7 @@ def test_spans_are_those_of_the_groups(degrees: Degrees, domain: int) -> None:
         for axis in (a for a in AXES if degrees.size(a) > 1):
             crossing = any(len({rank // domain for rank in group}) > 1 for group in layout.groups(axis))
             assert crossing == span(layout, axis, domain).crosses, (order, axis)
-        assert vae_span(degrees.vae, layout.stride("cfg"), domain) == span(layout, "vae", domain)
+        assert vae_span(degrees.vae, layout.stride("cfg"), 2, domain) == span(layout, "vae", domain)
 
 
 def test_a_domain_that_holds_all_has_one_order() -> None:

@@ -100,7 +100,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_block(facts: ModelFacts, dtype: str, degrees: dict[str, Any]) -> Any:
     """A rank's model with one block, on the meta device, cut and wrapped by its strategies."""
     facts = replace(facts, transformer=replace(facts.transformer, layers=1), experts=1)
-    plan = Plan(facts, clip_of(Request(), facts), Degrees(**degrees), dtype=dtype, patches=4, warmup=1)
+    plan = Plan(facts, clip_of(Request(), facts), Degrees(**degrees), dtype=dtype).with_options(patches=4)
     expert = transformer(facts).to(getattr(torch, dtype))
     for block in blocks(expert):
         if hasattr(block, "scale_shift_table"):  # kept in fp32, as from_pretrained does

@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 
 
 def demo_plan(degrees: Degrees = Degrees(), dtype: str = "float32") -> Plan:
-    return Plan(catalogue.find("demo"), Clip(64, 64, 17, 20, 3.0), degrees, dtype=dtype, warmup=20)
+    return Plan(catalogue.find("demo"), Clip(64, 64, 17, 20, 3.0), degrees, dtype=dtype).with_options(warmup=20)
 
 
 def loaded(plan: Plan, rank: int = 0, folder: Path = catalogue.DEMO_FOLDER) -> Wan:

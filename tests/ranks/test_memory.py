@@ -30,7 +30,7 @@ def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
     assert size(whole, "weights") == 2 * WAN22.transformer.params * 2
     for degrees in (Degrees(cfg=2), Degrees(ulysses=8), Degrees(attn2d=(3, 3)), Degrees(ring=4)):
         assert size(Plan(WAN22, CLIP, degrees), "weights") == size(whole, "weights")
-    split = Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2), warmup=40)
+    split = Plan(WAN22, CLIP, Degrees(tp=2, pipefusion=2)).with_options(warmup=40)
     assert size(split, "weights") == pytest.approx(size(whole, "weights") / 4, rel=0.05)
 
 
@@ -52,7 +52,7 @@ def test_branches_and_shares_of_the_sequence() -> None:
     assert shared == pytest.approx(
         size("activations") / 8, rel=0.001
     )  # its buffers fill what the block needs elsewhere
-    buffers = Plan(WAN22, CLIP, Degrees(pipefusion=2), warmup=1)
+    buffers = Plan(WAN22, CLIP, Degrees(pipefusion=2)).with_options(warmup=1)
     kept = [t.size for t in terms(buffers) if t.name == "K/V buffers"]
     assert kept == [2 * 75600 * 5120 * 2 * 20 * 2]  # K and V, tokens, channels, bf16, layers of a stage, branches
 

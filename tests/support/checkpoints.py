@@ -40,7 +40,7 @@ from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
 from tests.support import stock
 from tests.support.ranks import run_ranks, without_memory
-from tests.support.tiny import Outcome
+from tests.support.tiny import Outcome, changed
 
 SEED = 7
 LAYERS = (("layers", 2),)
@@ -111,8 +111,7 @@ class Case:
         """Exact unless the fields say otherwise."""
         facts = self.facts()
         clip = clip_of(self.request(), facts, self.inputs().video_frames)
-        plan = Plan(facts, clip, degrees, dtype=dtype, warmup=clip.steps)
-        return replace(plan, **fields)
+        return changed(Plan(facts, clip, degrees, dtype=dtype).with_options(warmup=clip.steps), **fields)
 
 
 @lru_cache

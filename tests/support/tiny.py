@@ -136,7 +136,13 @@ class Outcome:
 
 
 def tiny_plan(degrees: Degrees, clip: Clip = CLIP, dtype: str = "float32", **changes: Any) -> Plan:
-    return replace(Plan(FACTS, clip, degrees, dtype=dtype, warmup=clip.steps), **changes)
+    return changed(Plan(FACTS, clip, degrees, dtype=dtype).with_options(warmup=clip.steps), **changes)
+
+
+def changed(plan: Plan, **changes: Any) -> Plan:
+    """The plan with other fields, or options of strategies."""
+    options = {name: changes.pop(name) for name in [*changes] if name in plan.degrees.options}
+    return replace(plan.with_options(**options), **changes)
 
 
 def tiny_job(plan: Plan, attention: str = "auto") -> Job:

@@ -56,7 +56,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
 def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, int], float]:
     """A function that gives the seconds of an axis by the distance of its neighbours in ranks.
 
-    The VAE's ranks lie in one half of cfg, so that the place of cfg decides how they lie.
+    The VAE's ranks run one guidance branch, so that the place of cfg decides how they lie.
     """
     degrees, world = plan.degrees, plan.world_size
     price = cost.pricer(plan, hardware)
@@ -64,16 +64,19 @@ def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, 
     halved = 1 < degrees.vae < world
 
     def seconds(axis: str, stride: int) -> float:
-        found = price(axis, span_of_axis(stride, degrees.size(axis), world, domain))
-        return found + decoding(vae_span(degrees.vae, stride, domain)) if halved and axis == "cfg" else found
+        size = degrees.size(axis)
+        found = price(axis, span_of_axis(stride, size, world, domain))
+        if halved and degrees.axes[axis].divides == "branches":
+            found += decoding(vae_span(degrees.vae, stride, size, domain))
+        return found
 
     return seconds
 
 
 @lru_cache(maxsize=1024)
-def vae_span(width: int, half: int, domain: int) -> Span:
-    """Span of the first `width` ranks of cfg half 0; the halves stand `half` ranks apart (0 without halves)."""
-    ranks = [r if not half else r // half * 2 * half + r % half for r in range(width)]
+def vae_span(width: int, half: int, halves: int, domain: int) -> Span:
+    """Span of the first `width` ranks of one guidance branch; the `halves` stand `half` ranks apart."""
+    ranks = [r // half * halves * half + r % half for r in range(width)]
     return span_of_ranks(ranks, domain)
 
 

@@ -58,6 +58,7 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
     return {
         "config": candidate.config,
         "degrees": plan.degrees.as_data(),
+        "options": plan.used_options(),
         "order": used_axes(plan),
         "exact": plan.exact,
         "denoise_s": round(cost.denoise, 4),

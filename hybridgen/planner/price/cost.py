@@ -7,6 +7,7 @@ hops behind the attention over the block before, those of PipeFusion's hidden st
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,6 +20,7 @@ from hybridgen.planner.hardware.hosts import ranks_of_domain
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
+from hybridgen.planner.price.kinds import kinds
 from hybridgen.planner.price.vae import Tail
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
@@ -81,13 +83,20 @@ def cost(plan: Plan, hardware: Hardware, streamed: bool = True, tail: Tail | Non
 
 
 def denoise_messages(plan: Plan) -> list[Message]:
-    """Messages of a rank of the busiest stage while denoising; of the last stage for messages that the first lacks."""
-    first = _messages(plan, plan.layout.rank({}))
-    stages = plan.degrees.pipefusion
-    if stages == 1:
-        return first
-    last = _messages(plan, plan.layout.rank({"pipefusion": stages - 1}))
-    return [a if a.total >= b.total else b for a, b in zip(first, last, strict=True)]
+    """Messages of a rank while denoising; each as the rank sends it that sends most of it."""
+    ranks = kinds(plan)
+    if len(ranks) == 1:
+        return _messages(plan, ranks[0])
+    found: dict[tuple[object, ...], Message] = {}
+    for rank in ranks:
+        sent = Counter[tuple[str, ...]]()
+        for message in _messages(plan, rank):
+            same = message.strategy, message.axis, message.collective, message.tensor
+            sent[same] += 1
+            key = (*same, sent[same])
+            if key not in found or message.total > found[key].total:
+                found[key] = message
+    return list(found.values())
 
 
 def _messages(plan: Plan, rank: int) -> list[Message]:
@@ -141,7 +150,7 @@ def _bubbles(plan: Plan, stage: float) -> float:
     have come back from the last stage.
     """
     stages, branches, steps = plan.degrees.pipefusion, plan.own_branches, plan.clip.steps
-    sync = min(plan.warmup * plan.facts.experts, steps)
+    sync = min(plan.option("warmup") * plan.facts.experts, steps)
     missing = max(stages - plan.tokens.patches, 0) / plan.tokens.patches
     return stage * (sync * (stages - 1) + (steps - sync) * branches * missing)
 

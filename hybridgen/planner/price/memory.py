@@ -15,6 +15,7 @@ from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import MOMENTS, PHASES, TOKEN_ID, Phase, Term
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.activations import activations
+from hybridgen.planner.price.kinds import kinds
 from hybridgen.strategies import registry
 
 LOADED: tuple[Phase, ...] = ("condition", "denoise", "decode")
@@ -127,20 +128,12 @@ def phase_sizes(held: Iterable[Term]) -> dict[str, int]:
 
 
 def fullest(plan: Plan) -> tuple[int, list[Term]]:
-    """The rank that needs most memory, and its terms: rank 0, which encodes and decodes, or one of a larger stage.
-
-    Of the stages in the middle, one of each size is compared.
-    """
-    stages, vae = plan.degrees.pipefusion, plan.layout.vae_ranks()
-    found: dict[tuple[int, int], tuple[int, list[Term]]] = {}
-    for stage, blocks in enumerate(plan.stage_sizes):
-        rank = plan.layout.rank({"pipefusion": stage})
-        kind = blocks, stage if stage in (0, stages - 1) or rank in vae else -1
-        if kind not in found:
-            found[kind] = rank, terms(plan, rank)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return max(found.values(), key=lambda one: max(phase_sizes(one[1]).values()))
+    """The rank that needs most memory, and its terms: the first of these, which is rank 0 in most plans."""
+    ranks = kinds(plan)
+    if len(ranks) == 1:
+        return ranks[0], terms(plan, ranks[0])
+    found = [(rank, terms(plan, rank)) for rank in ranks]
+    return max(found, key=lambda one: max(phase_sizes(one[1]).values()))
 
 
 def held(plan: Plan, hardware: Hardware) -> tuple[Term, ...]:
