@@ -40,7 +40,8 @@ def explain(
         return
     rule = rule.lower()
     if rule not in known:
-        close = did_you_mean(rule, known, 2, 0.4) or list(known)[:3]
-        tries = [f"hybridgen explain {close[0]}"]
-        raise RequestError("unknown-rule", "", rule, "there is no such rule", close, tries)
+        close = did_you_mean(rule, known, 2)
+        tries = [f"hybridgen explain {close[0]}" if close else "hybridgen explain"]
+        problem = "there is no such rule" if close else "there is no such rule; hybridgen explain lists all"
+        raise RequestError("unknown-rule", "", rule, problem, close, tries)
     text.answer(*text.paragraph(rule, known[rule], len(rule) + 2))

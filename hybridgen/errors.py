@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -132,6 +133,12 @@ class RequestError(ValueError):
         }
 
 
+def assert_unique(what: str, given: Iterable[object]) -> None:
+    """Raise AssertionError that names what is declared twice."""
+    twice = [str(one) for one, count in Counter(given).items() if count > 1]
+    assert not twice, f"declared twice: {what} {', '.join(twice)}"
+
+
 def did_you_mean(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
     """The known words that are spelled most like this one, closest first; at most `count`."""
     return difflib.get_close_matches(word, list(known), count, cutoff)
@@ -166,7 +173,7 @@ def _flag(name: str) -> str:
     return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
-@dataclass
+@dataclass(eq=False)
 class RunFailed(Exception):
     """A run that started and did not finish (exit code 1): which rank, where and why."""
 
@@ -174,6 +181,10 @@ class RunFailed(Exception):
     message: str
     notes: tuple[str, ...] = ()
     traceback: str = field(default="", repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickle makes the error of again; an exception's own way knows positional arguments only."""
+        return RunFailed, (self.rule, self.message), self.__dict__
 
     def lines(self) -> list[str]:
         return [f"error[{self.rule}]: {self.message}", *(f"  {note}" for note in self.notes)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import field, make_dataclass
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, assert_unique
 from hybridgen.plan import degrees
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term, shared_messages
@@ -43,6 +43,9 @@ SHORTHANDS = tuple(sorted((o for s in STRATEGIES for o in s.shorthands), key=lam
 SETTINGS: tuple[degrees.Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
 PAIRED = tuple(axis.name for degree in DEGREES for axis in degree.axes if len(degree.axes) > 1)
 """Axes with other names than their degree: rows and columns."""
+assert_unique("flag or key of the strategies", [setting.name for setting in SETTINGS])
+assert_unique("place among the flags", [setting.listed for setting in SETTINGS])
+assert_unique("rule of the strategies", [rule for s in STRATEGIES for rule in s.reasons])
 OVERLAID = tuple(degree.name for degree in DEGREES if degree.is_overlaid)
 """Degrees that are laid over the mesh and say nothing of the number of ranks."""
 BESIDE = tuple(setting.name for setting in (*SHORTHANDS, *OPTIONS)) + ("order",)
@@ -99,4 +102,4 @@ def memory(plan: Plan, rank: int) -> list[Term]:
 
 def explanations() -> dict[str, str]:
     """The reason of every rule of the strategies, by rule id."""
-    return RULES | {rule: why for s in STRATEGIES for rule, why in s.rules.items()}
+    return RULES | {rule: why for s in STRATEGIES for rule, why in s.reasons.items()}

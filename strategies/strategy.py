@@ -63,6 +63,22 @@ class Strategy:
     shorthands: tuple[Shorthand, ...] = ()
     """Flags that set degrees of other strategies."""
 
+    @property
+    def idle_rule(self) -> str:
+        """Id of the rule that options are given with the strategy only."""
+        return f"{self.degrees[0].name}-only"
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The reason of every rule, those that hold for the options and shorthands of any strategy included."""
+        found = {
+            one.rule: f"--{one.name} sets {' and '.join(one.sets)}; giving both could contradict itself."
+            for one in self.shorthands
+        }
+        if self.options:
+            found[self.idle_rule] = f"Options of --{self.degrees[0].name} change nothing without it."
+        return {**found, **self.rules}
+
     def degree(self, plan: Plan) -> int:
         """Number of ranks that the strategy uses."""
         return math.prod(plan.degrees.size(axis.name) for degree in self.degrees for axis in degree.axes)

@@ -3,6 +3,7 @@
 # ruff: noqa: F401 - the imports are the table
 from __future__ import annotations
 
+from hybridgen.errors import assert_unique
 from hybridgen.models.family import Family
 from hybridgen.plan.facts import ModelFacts
 
@@ -15,6 +16,17 @@ from hybridgen.models.cosmos3.family import FAMILY as cosmos3
 
 FAMILIES: tuple[Family, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Family))
 """The families imported above, in that order."""
+
+
+def check_unique(families: tuple[Family, ...]) -> None:
+    """Raise AssertionError where two families declare one pipeline, one name of a model, or one tiny checkpoint."""
+    assert_unique("pipeline", [name for family in families for name in (*family.pipelines, *family.not_run)])
+    models = [model for family in families for model in family.known]
+    assert_unique("model", [name for model in models for name in (model.name, *model.aliases)])
+    assert_unique("tiny checkpoint", [kind.name for family in families for kind in family.tiny])
+
+
+check_unique(FAMILIES)
 BY_PIPELINE = {pipeline: family for family in FAMILIES for pipeline in family.pipelines}
 """Families by the name of diffusers' pipeline class."""
 MODELS = tuple(model for family in FAMILIES for model in family.known)

@@ -87,6 +87,11 @@ class Shorthand(Setting):
     sets: tuple[str, str] = ("", "")
 
     @property
+    def rule(self) -> str:
+        """Id of the rule that the degrees are not given as well."""
+        return f"{self.name}-parts"
+
+    @property
     def type(self) -> Any:
         return str
 

@@ -139,9 +139,8 @@ def refuse_idle_options(parallel: Parallel, degrees: Degrees) -> None:
         if not any(degree in degrees.used() for degree in strategy.degrees):
             for option in strategy.options:
                 if (value := getattr(parallel, option.name)) is not None:
-                    flag = strategy.degrees[0].name
-                    problem = f"is for --{flag}, which is not used"
-                    raise RequestError(f"{flag}-only", option.name, value, problem, tries=[{option.name: None}])
+                    problem = f"is for --{strategy.degrees[0].name}, which is not used"
+                    raise RequestError(strategy.idle_rule, option.name, value, problem, tries=[{option.name: None}])
 
 
 def given_degrees(parallel: Parallel) -> dict[str, Value]:
@@ -155,7 +154,7 @@ def given_degrees(parallel: Parallel) -> dict[str, Value]:
         if twice := [name for name in shorthand.sets if name in given]:
             names = " and ".join(f"--{name}" for name in shorthand.sets)
             problem = f"says the same as --{twice[0]} {given[twice[0]]}; give --{shorthand.name}, or {names}"
-            raise RequestError(f"{shorthand.name}-parts", shorthand.name, text, problem)
+            raise RequestError(shorthand.rule, shorthand.name, text, problem)
         given |= shorthand.parse(text)
     return given
 

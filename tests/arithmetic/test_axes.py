@@ -17,6 +17,7 @@ from hybridgen.planner.choose.ask import Ask
 from hybridgen.planner.choose.report import with_parallel
 from hybridgen.planner.choose.search import search
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.price.memory import peak
 from hybridgen.recipe.fields import Parallel, Recipe, options
 from hybridgen.recipe.resolve import degrees_of
 from hybridgen.strategies import registry
@@ -85,6 +86,17 @@ def test_recipe_and_json_keep_it(degree: Degree) -> None:
     assert set(plan.degrees.as_data()) == {item.name for item in fields(Degrees)}  # type: ignore[arg-type]
     kept = plan.degrees.as_data()[degree.name]
     assert kept == (list(twice(degree)) if len(degree.axes) == 2 else twice(degree))  # type: ignore[arg-type]
+
+
+@EVERY
+def test_the_first_rank_holds_and_sends_most_where_ranks_are_declared_alike(degree: Degree) -> None:
+    plan = plan_of(degree)
+    for axis in (axis for axis in degree.axes if axis.alike):
+        ranks = plan.layout.overlay(axis.name) if axis.place is None else plan.layout.group(0, [axis.name])
+        assert max(peak(plan, rank) for rank in ranks) == peak(plan, 0)
+        for phase in ("setup", "condition", "denoise"):
+            sent = [{m: m.total for m in registry.traffic(plan, rank) if m.phase == phase} for rank in ranks]
+            assert all(sum(one.values()) <= sum(sent[0].values()) for one in sent)
 
 
 @EVERY

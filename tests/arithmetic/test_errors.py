@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hybridgen.cli.main import call
-from hybridgen.errors import RequestError, changed
+from hybridgen.errors import RequestError, RunFailed, assert_unique, changed
+from hybridgen.models.registry import FAMILIES, check_unique
 from tests.support.terminal import Terminal
 
 REFUSED = [
@@ -168,3 +172,31 @@ def test_words_that_are_no_utf_8_are_refused(flag: str, capsys: pytest.CaptureFi
     """As a shell hands over bytes of another encoding; in a dry run as well."""
     assert call(["run", "--model", "demo", "-p", "x", flag, "a\udcff", "--dry-run"]) == 2
     assert capsys.readouterr().err == f"error[prompt]: {flag}: is not valid UTF-8\n"
+
+
+def test_a_failed_run_is_an_error_like_others() -> None:
+    failed = RunFailed(rule="rank-lost", message="rank 1 was killed", notes=("in step 3",), traceback="Traceback: here")
+    failed.add_note("seen by the caller")
+    again = pickle.loads(pickle.dumps(failed))
+    assert str(again) == str(failed) and again.__notes__ == failed.__notes__ and len({failed, again}) == 2
+
+
+def test_a_word_that_is_no_rule_is_not_answered_with_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["explain", "nope"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error[unknown-rule]: nope: there is no such rule; hybridgen explain lists all",
+        "  try:  hybridgen explain",
+    ]
+    assert call(["explain", "ulysses-head"]) == 2
+    assert "ulysses-heads" in capsys.readouterr().err
+
+
+def test_what_is_declared_twice_is_named() -> None:
+    assert_unique("name", ["a", "b"])
+    with pytest.raises(AssertionError, match="declared twice: name a"):
+        assert_unique("name", ["a", "b", "a"])
+    model, kind = FAMILIES[0].known[0], FAMILIES[0].tiny[0]
+    for changes in ({"known": (model,)}, {"tiny": (kind,)}, {"pipelines": FAMILIES[0].pipelines[:1]}):
+        nothing: dict[str, Any] = {"known": (), "tiny": (), "pipelines": (), "not_run": {}}
+        with pytest.raises(AssertionError, match="declared twice"):
+            check_unique((*FAMILIES, replace(FAMILIES[1], **{**nothing, **changes})))

@@ -1,13 +1,15 @@
 """A strategy with an axis of its own is one folder and one line: a throw-away one is added to a copy and put to work.
 
 `echo` repeats the work of one rank on several and takes the mean of their predictions, which is each of them, so that
-its latents are those without it, bit for bit.
+its latents are those without it, bit for bit. `lattice` has two axes, and one of its ranks holds and sends more than
+others. `duo` divides the guidance branches as cfg does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LINE = "from hybridgen.strategies.echo.rules import STRATEGY as echo\n"
+NAMES = ("echo", "lattice", "duo")
+LINES = "".join(f"from hybridgen.strategies.{name}.rules import STRATEGY as {name}\n" for name in NAMES)
 BEFORE = "from hybridgen.strategies.parallel_vae.rules import"
 RULES = '''
 """Echo: the same prediction on every rank, and their mean."""
@@ -24,7 +27,7 @@ RULES = '''
 from __future__ import annotations
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.degrees import Axis, Degree, Option
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy
 
@@ -40,7 +43,7 @@ def violations(plan):
 def traffic(plan, rank):
     size = (plan.degrees.echo - 1) * plan.state_size * plan.itemsize
     if size:
-        yield Message("echo", "echo", "all_gather", "prediction", size, plan.clip.steps)
+        yield Message("echo", "echo", "all_gather", "prediction", size, plan.clip.steps * plan.option("rounds"))
 
 
 def memory(plan, rank):
@@ -56,9 +59,39 @@ def apply(model, mesh, plan):
 
 STRATEGY = Strategy(
     "echo", (Degree("echo", "Ranks that repeat each other.", listed=75, axes=(ECHO,)),), apply, REASONS, violations,
-    traffic, memory,
+    traffic, memory, options=(Option("rounds", "Echo: times that it is repeated.", listed=120),),
 )
 '''
+LATTICE = '''
+"""Lattice: a rank in its second column holds 500 GB, and only the last stage sends."""
+
+from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.traffic import Message, Term
+from hybridgen.strategies.strategy import Strategy
+
+UP = Axis("up", divides="nothing", exchanges="prediction up", place=16, why="it sends seldom", drawn="down")
+SIDE = Axis("side", divides="nothing", exchanges="prediction aside", place=17, why="it sends seldom", drawn="across")
+
+
+def traffic(plan, rank):
+    size, here = plan.degrees.size("side"), plan.layout.coordinates(rank)
+    if size > 1 and plan.is_last_stage(rank):
+        yield Message("lattice", "side", "all_gather", "prediction", (size - 1) * plan.state_size, plan.clip.steps)
+    if here["side"] == 1:
+        yield Message("lattice", "side", "p2p", "giant", 10**12, plan.clip.steps)
+
+
+def memory(plan, rank):
+    if plan.layout.coordinates(rank)["side"] == 1:
+        yield Term("lattice hoard", 500 * 10**9)
+
+
+STRATEGY = Strategy(
+    "lattice", (Degree("lattice", "Rows x columns.", listed=76, metavar="RxC", axes=(UP, SIDE)),), traffic=traffic,
+    memory=memory,
+)
+'''
+FOLDERS = {"echo": RULES, "lattice": LATTICE}
 RUN = '''
 """Echo at work."""
 
@@ -68,7 +101,10 @@ def apply(model, mesh, plan):
     group, inner = mesh.group("echo", "echo"), model.slots.guide
 
     def guide(predictions, x, step, now):
-        return group.all_gather(inner(predictions, x, step, now)).mean(0)
+        found = inner(predictions, x, step, now)
+        for _ in range(plan.option("rounds")):
+            found = group.all_gather(found).mean(0)
+        return found
 
     model.slots.guide = guide
 '''
@@ -76,7 +112,7 @@ def apply(model, mesh, plan):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with one folder and one line more; all else is linked."""
+    """The package with a folder and a line more for each strategy; all else is linked."""
     root = tmp_path_factory.mktemp("tree")
     package, here = root / "hybridgen", ROOT / "hybridgen"
     strategies = package / "strategies"
@@ -87,11 +123,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 (target / entry.name).symlink_to(entry.resolve())
     registry = (here / "strategies" / "registry.py").read_text()
     assert registry.count(BEFORE) == 1
-    (strategies / "registry.py").write_text(registry.replace(BEFORE, LINE + BEFORE))
-    (strategies / "echo").mkdir()
-    (strategies / "echo" / "__init__.py").touch()
-    (strategies / "echo" / "rules.py").write_text(RULES)
-    (strategies / "echo" / "run.py").write_text(RUN)
+    (strategies / "registry.py").write_text(registry.replace(BEFORE, LINES + BEFORE))
+    duo = (here / "strategies" / "cfg" / "rules.py").read_text()
+    duo = re.sub(r"\bcfg\b", "duo", duo.replace("plan.degrees.cfg", 'plan.degrees.size("cfg")').replace("CFG", "DUO"))
+    duo = duo.replace("place=10", "place=12").replace("listed=10", "listed=77")
+    run = re.sub(r"\bcfg\b", "duo", (here / "strategies" / "cfg" / "run.py").read_text())
+    for name, rules in (*FOLDERS.items(), ("duo", duo)):
+        (strategies / name).mkdir()
+        (strategies / name / "__init__.py").touch()
+        (strategies / name / "rules.py").write_text(rules)
+        (strategies / name / "run.py").write_text(run if name == "duo" else RUN)
     return root
 
 
@@ -134,8 +175,7 @@ def test_its_order_can_be_chosen(tree: Path) -> None:
 
 def test_a_recipe_keeps_it_and_engines_without_it_refuse(tree: Path) -> None:
     hybridgen(tree, "plan --model wan2.2 --gpus 4 --echo 2 --save echo.yaml")
-    text = (tree / "echo.yaml").read_text().replace("schema: 1\n", "schema: 1\nlicense: Apache-2.0\n")
-    (tree / "echo.yaml").write_text(text)
+    text = (tree / "echo.yaml").read_text()
     assert "echo: 2" in text
     hybridgen(tree, "recipes check echo.yaml")
     (tree / "loose.yaml").write_text(text.replace("echo: 2", "echo:   2"))
@@ -153,9 +193,49 @@ def report(tree: Path, degrees: str, name: str) -> Any:
 
 
 def test_ranks_run_it_and_send_what_is_declared(tree: Path) -> None:
-    made, without = report(tree, "--echo 2 --ulysses 2", "echo"), report(tree, "--ulysses 2", "without")
+    made, without = report(tree, "--echo 2 --rounds 3 --ulysses 2", "echo"), report(tree, "--ulysses 2", "without")
     assert made["plan"]["config"] == "echo2 ulysses2" and made["plan"]["world_size"] == 4
     assert made["plan"]["degrees"]["echo"] == 2 and "echo" in made["plan"]["order"]
+    assert made["plan"]["options"] == {"rounds": 3} and not without["plan"]["options"]
     latents = 16 * 2 * 8 * 8  # of 5 frames of 64x64, half of them on each rank of ulysses
-    assert [sent["echo"] for sent in made["traffic_bytes"]] == [2 * latents // 2 * 4] * 4
+    assert [sent["echo"] for sent in made["traffic_bytes"]] == [3 * 2 * latents // 2 * 4] * 4
     assert made["latents_sha256"] == without["latents_sha256"]
+
+
+def test_its_option_shows_wherever_the_plan_does(tree: Path) -> None:
+    words = "--model wan2.2 --gpus 4 --echo 2 --rounds 3"
+    first = json.loads(hybridgen(tree, f"plan {words} --json"))["candidates"][0]
+    default = json.loads(hybridgen(tree, "plan --model wan2.2 --gpus 4 --echo 2 --json"))["candidates"][0]
+    assert first["options"] == {"rounds": 3} and default["options"] == {"rounds": 1}
+    assert first["bytes_per_step"]["echo"] == 3 * default["bytes_per_step"]["echo"]
+    shown = hybridgen(tree, f"plan {words} --save rounds.yaml")
+    assert re.search(r"hybridgen run .*--echo 2.* --rounds 3", shown) and "rounds: 3" in shown
+    assert "rounds: 3" in (tree / "rounds.yaml").read_text()
+    assert "with    rounds 3" in hybridgen(tree, "run --recipe rounds.yaml -p x --dry-run")
+    refused = hybridgen(tree, "run --model wan2.2 --rounds 3 -p x --dry-run", code=2)
+    assert "error[echo-only]: --rounds 3: is for --echo" in refused and "echo-only" in hybridgen(tree, "explain")
+
+
+def test_ranks_that_hold_or_send_more_are_seen(tree: Path) -> None:
+    for degrees in ("--lattice 2x2", "--lattice 1x2 --pipefusion 2"):
+        assert re.search(r"needs [56]\d\d\.\d GB", hybridgen(tree, f"plan --model wan2.2 --gpus 4 {degrees}", code=2))
+    few = "plan --model wan2.2 --gpus 4 --pipefusion 2 --memory 800GB --json --lattice"
+    hoarded, without = (json.loads(hybridgen(tree, f"{few} {size}"))["candidates"][0] for size in ("1x2", "2x1"))
+    assert hoarded["memory_gb"]["lattice hoard"] == 500 and "lattice hoard" not in without["memory_gb"]
+    state = hoarded["bytes_per_step"]["lattice"] - 10**12
+    assert 0 < state < 10**9 and "lattice" not in without["bytes_per_step"]  # of the last stage, and of another rank
+
+
+def test_branches_are_divided_by_any_axis_that_says_so(tree: Path) -> None:
+    words = "--model wan2.2 --gpus 8 --vae 4 --ulysses 4 --json"
+    by_cfg, by_duo = (
+        json.loads(hybridgen(tree, f"plan {words} --{name} 2"))["candidates"][0] for name in ("cfg", "duo")
+    )
+    for name in ("denoise_s", "end_to_end_s"):
+        assert by_cfg[name] == by_duo[name]
+    assert by_cfg["memory_gb"]["peak"] == by_duo["memory_gb"]["peak"]
+    assert "error[branches]" in hybridgen(tree, "run --model wan2.2 --cfg 2 --duo 2 -p x --dry-run", code=2)
+    made, without = report(tree, "--duo 2 --tp 2 --vae 2", "duo"), report(tree, "--cfg 2 --tp 2 --vae 2", "cfg")
+    assert made["latents_sha256"] == without["latents_sha256"]
+    sent = [{name.replace("cfg", "duo"): size for name, size in rank.items()} for rank in without["traffic_bytes"]]
+    assert made["traffic_bytes"] == sent
