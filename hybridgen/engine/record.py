@@ -11,7 +11,7 @@ from hybridgen.distributed.files import read_bytes
 from hybridgen.errors import RequestError
 from hybridgen.recipe.fields import SCHEMA, Recipe
 from hybridgen.recipe.typed import convert, dotted
-from hybridgen.strategies.registry import AXES, DEGREES
+from hybridgen.strategies.registry import AXES, DEGREES, OPTIONS
 
 RULES = {
     "clip-record": "A clip that hybridgen wrote says in its tags how it was made. Other tools drop the tags when they "
@@ -87,7 +87,7 @@ def _parallel(plan: dict[str, Any]) -> dict[str, Any]:
             found[degree.name] = "x".join(map(str, value)) if isinstance(value, list) else value
     if stages := plan.get("stages"):
         found["pipefusion"] = f"{len(stages)}:{','.join(map(str, stages))}"
-        found |= {name: plan.get(name) for name in ("patches", "warmup")}
+    found |= {option.name: plan.get(option.name) for option in OPTIONS}
     if (order := list(plan["order"])) != list(AXES):
         found["order"] = order
     return found

@@ -28,7 +28,7 @@ class PlanSummary:
     stages: tuple[int, ...] | None = None
     """PipeFusion: blocks of every stage; None without it."""
     options: dict[str, int] = field(default_factory=dict)
-    """Options of the strategies in use, by the name of their flag."""
+    """Options of the strategies in use, by the name of their flag; in JSON, keys of the plan."""
 
     @staticmethod
     def of(plan: Plan) -> PlanSummary:
@@ -44,8 +44,10 @@ class PlanSummary:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """The summary as JSON has it, without what is None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """The summary as JSON has it, options among the other keys, without what is None."""
+        found = asdict(self)
+        found |= found.pop("options")
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

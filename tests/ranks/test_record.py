@@ -57,7 +57,7 @@ def test_every_key_of_a_record_is_read(tmp_path: Path) -> None:
     recipe = compose(None, [], {}, record.read(clip).recipe)
     assert recipe.request.prompt == REQUEST["prompt"] and recipe.request.guidance_2 is None
     plan = resolve(recipe)
-    assert (plan.stages, plan.patches, plan.warmup) == ((1, 3), 3, 2)
+    assert (plan.stages, plan.options) == ((1, 3), {"patches": 3, "warmup": 2})
     assert str(plan.degrees) == "cfg2 pipefusion2 attn2d2x1 vae4" and plan.order == tuple(PLAN["order"])
 
 
