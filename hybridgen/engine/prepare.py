@@ -88,9 +88,8 @@ def make_job(
 
 def _model(recipe: Recipe, plan: Plan) -> str:
     """The model as --model takes it in any folder: its name, or the absolute path of its folder."""
-    name, facts = recipe.model or plan.facts.name, plan.facts
-    path = Path(name).expanduser()
-    return str(path.absolute()) if facts.origin == facts.source == str(path) else name
+    name, source = recipe.model or plan.facts.name, plan.facts.source
+    return source if str(Path(name).expanduser().absolute()) == source else name
 
 
 def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> Path:
