@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2 --vae 2 \
 		--out $(CLIP) --preview $(CLIP:.mp4=.png) --overwrite
-	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames side by side $(CURDIR)/$(CLIP:.mp4=.png)"
+	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames are in $(CURDIR)/$(CLIP:.mp4=.png)"
 
 test: test-fast test-ranks
 
