@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from hybridgen.models.keys import Table, checked
 Config = dict[str, Any]
 LARGEST_JSON = 16_000_000
 """Bytes of a JSON file that is read; the index of a large model has 100,000."""
-STEMS = ("diffusion_pytorch_model", "model")
-"""How the files of weights are called, by diffusers and by transformers."""
+STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
+"""How the files of weights are called, by library."""
+STEMS = tuple(STEM.values())
 OTHER_WEIGHTS = {".bin": "a pickle", ".pt": "a pickle", ".pth": "a pickle", ".ckpt": "a pickle", ".gguf": "GGUF"}
 """Weights that are not read, by the ending of their files."""
 
@@ -52,13 +54,15 @@ class Folder:
         """Parameters of a component, from the headers of its files."""
         return sum(math.prod(one.shape) for one in self.tensors(component).values())
 
-    def tensors(self, component: str) -> dict[str, Stored]:
+    def tensors(self, component: str, stems: tuple[str, ...] = STEMS) -> dict[str, Stored]:
         """The tensors of a component by name, from the headers of the files that its loader reads.
+
+        stems: what the files may be called.
 
         Raises RequestError: unreadable-model.
         """
         found: dict[str, Stored] = {}
-        for file, names in self.weight_files(component).items():
+        for file, names in self.weight_files(component, stems).items():
             try:
                 stored = headers.read_header(self.path / component / file)
             except (Unreadable, OSError) as fault:
@@ -69,19 +73,28 @@ class Folder:
                 found[name] = stored[name]
         return found
 
-    def weight_files(self, component: str) -> dict[str, set[str] | None]:
+    def check_same(self, pairs: Mapping[str, tuple[object, object]]) -> None:
+        """Raise RequestError (unreadable-model) where two components contradict each other.
+
+        pairs: what is compared, and its two values.
+        """
+        for what, (one, other) in pairs.items():
+            if one != other:
+                raise self.refused(f"its components do not fit together: {what} are {one} and {other}")
+
+    def weight_files(self, component: str, stems: tuple[str, ...] = STEMS) -> dict[str, set[str] | None]:
         """Names of a component's files of weights, each with the tensors that are read of it; None: all.
 
         diffusers goes by an index before it looks for a single file, transformers the other way round.
         """
         folder = self.path / component
-        for stem in STEMS:
+        for stem in stems:
             single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
             order = (index, single) if stem == STEMS[0] else (single, index)
             for name in order:
                 if (folder / name).exists() or (folder / name).is_symlink():
                     return self._indexed(component, name) if name == index else {single: None}
-        raise self._no_weights(component)
+        raise self._no_weights(component, stems)
 
     def _indexed(self, component: str, index: str) -> dict[str, set[str] | None]:
         """The files that an index names."""
@@ -98,7 +111,7 @@ class Folder:
             known.add(tensor)
         return found
 
-    def _no_weights(self, component: str) -> RequestError:
+    def _no_weights(self, component: str, stems: tuple[str, ...]) -> RequestError:
         """The error of a component without files of weights that are read, saying which others are there."""
         try:
             there = sorted(path.name for path in (self.path / component).iterdir())
@@ -111,6 +124,6 @@ class Folder:
                     return self.refused(problem, "the checkpoint saved as safetensors")
         for name in there:
             if name.endswith(".safetensors"):
-                problem = f"{component} has no {' or '.join(f'{stem}.safetensors' for stem in STEMS)}, only {name}"
+                problem = f"{component} has no {' or '.join(f'{stem}.safetensors' for stem in stems)}, only {name}"
                 return self.refused(problem, "the files without a variant in their names")
         return self.refused(f"{component} has no files of weights")

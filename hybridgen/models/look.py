@@ -16,7 +16,7 @@ from typing import Any
 from hybridgen.errors import RequestError
 from hybridgen.models import headers, schedulers
 from hybridgen.models.family import Family
-from hybridgen.models.files import Config, Folder
+from hybridgen.models.files import STEM, Config, Folder
 from hybridgen.models.headers import Stored, Unreadable
 from hybridgen.models.keys import checked
 from hybridgen.models.parts import Part
@@ -126,7 +126,7 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
     if config.get("_class_name", part.classes[0]) not in part.classes:
         problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
         raise folder.refused(problem, rule="unsupported-pipeline")
-    tensors = folder.tensors(name)
+    tensors = folder.tensors(name, (STEM[part.library],))
     _check_types(folder, name, tensors)
     if part.shapes is not None:
         named = {_renamed(part, key): stored for key, stored in tensors.items()}

@@ -316,3 +316,26 @@ def test_a_known_name_is_that_model_whatever_folders_are_called(
         catalogue.find("mine")
     assert refusal.value.nearest == ("./mine",)
     assert from_folder(stored.demo(tmp_path / "mine")).vae == catalogue.find("./mine").vae
+
+
+def narrowed(folder: Path) -> None:
+    """Transformers that read text of half the width, in themselves sound."""
+    for component in (FIRST, SECOND):
+        stored.change_json(folder / component / "config.json", text_dim=32)
+        with stored.changed(stored.weights_of(folder, component)) as tensors:
+            entry = tensors["condition_embedder.text_embedder.linear_1.weight"]
+            entry.update(shape=[entry["shape"][0], 32], data=entry["data"][: len(entry["data"]) // 2])
+
+
+CONTRADICTIONS = {
+    "widths of the text": narrowed,
+    "channels that the transformer reads": key("model_index.json", _class_name="WanImageToVideoPipeline"),
+    "rope_max_seq_len of both transformers": key("transformer_2/config.json", rope_max_seq_len=128),
+}
+
+
+@pytest.mark.parametrize("says", CONTRADICTIONS)
+def test_components_fit_together(says: str, tmp_path: Path) -> None:
+    CONTRADICTIONS[says](stored.demo(tmp_path))
+    error = refused(tmp_path)
+    assert error.rule == "unreadable-model" and says in error.message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hybridgen.errors import RequestError
 from hybridgen.models.cosmos.shapes import shapes
 from hybridgen.models.files import Config, Folder
-from hybridgen.models.keys import listed, number, switch, whole
-from hybridgen.models.parts import Part
+from hybridgen.models.keys import checked, listed, number, switch, whole
+from hybridgen.models.parts import QWEN_TEXT, T5, Part
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: dict[str, Config] = {
@@ -129,5 +129,28 @@ def transformer(folder: Folder, index: Config) -> CosmosTransformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """Further facts: TRAITS of the pipeline."""
+    """Further facts: TRAITS of the pipeline. Raises RequestError (unreadable-model)."""
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
+    mask = config["in_channels"] - config["out_channels"]
+    if mask != (index["_class_name"] != "Cosmos2TextToImagePipeline"):
+        problem = f"its transformer reads {config['in_channels']} channels, and makes {config['out_channels']}"
+        raise folder.refused(f"{problem}, which is not that of a {index['_class_name']}")
+    if config["use_crossattn_projection"]:
+        text = folder.json("text_encoder/config.json")
+        text = checked(text.get("text_config") or text, QWEN_TEXT, "text_encoder/config.json", folder.path)
+        width = text["num_hidden_layers"] * text["hidden_size"]
+        read = config["crossattn_proj_in_channels"]
+        folder.check_same(
+            {
+                "widths of the text for the blocks": (
+                    config["encoder_hidden_states_channels"],
+                    config["text_embed_dim"],
+                )
+            }
+        )
+    elif index["_class_name"] == "Cosmos2_5_PredictBasePipeline":
+        raise folder.refused("its transformer does not project the text, and Cosmos Predict 2.5 does")
+    else:
+        width, read = folder.json("text_encoder/config.json", T5.keys)["d_model"], config["text_embed_dim"]
+    folder.check_same({"widths of the text for the transformer and of the text encoder": (read, width)})
     return TRAITS[index["_class_name"]]

@@ -117,7 +117,13 @@ def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
 
 
 def model(folder: Folder, index: Config) -> Config:
-    """Further facts: TRAITS, and the switches of model_index.json."""
+    """Further facts: TRAITS, and the switches of model_index.json. Raises RequestError (unreadable-model)."""
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
+    cells = config["latent_patch_size"] ** 2 * config["latent_channel"]
+    folder.check_same({"numbers of a token and of its latents": (config["patch_latent_dim"], cells)})
+    if config["num_attention_heads"] % config["num_key_value_heads"]:
+        heads = f"{config['num_attention_heads']} heads and {config['num_key_value_heads']} of keys"
+        raise folder.refused(f"its transformer has {heads}, which do not divide them")
     return {
         **TRAITS,
         "native_flow": bool(index.get("use_native_flow_schedule")),

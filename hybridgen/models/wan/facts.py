@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, whole
-from hybridgen.models.parts import CLIP, EPSILON, Part
+from hybridgen.models.parts import CLIP, EPSILON, UMT5, Part
+from hybridgen.models.wan import vae_facts
 from hybridgen.models.wan.shapes import shapes
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
@@ -97,21 +98,67 @@ def model(folder: Folder, index: Config) -> Config:
     With expand_timesteps (Wan 2.2 5B) either pipeline runs it, with an image or without. Otherwise the transformer may
     read an embedding of the first image, and of the last if it has positions for both.
     """
+    config = folder.json("transformer/config.json", TRANSFORMER.keys)
+    starts = index["_class_name"] == "WanImageToVideoPipeline" and not index.get("expand_timesteps")
+    _check(folder, index, config, starts)
     found: Config = {"defaults": RequestDefaults(width=832, height=480)}
     if index.get("expand_timesteps"):
         return found | {"image": "may", "encodes": "first"}
-    if index["_class_name"] != "WanImageToVideoPipeline":
+    if not starts:
         return found
-    config = folder.json("transformer/config.json", TRANSFORMER.keys)
     found |= {"image": "must", "encodes": "all"}
-    if not config.get("image_dim"):
+    if not config["image_dim"]:
         return found | {"last_image": "may"}
-    for component in ("image_encoder", "image_processor"):
-        if not index.get(component) or index[component][0] is None:
-            raise folder.refused(f"its transformer reads pictures, and model_index.json names no {component}")
-    vision = folder.json("image_encoder/config.json", CLIP.keys)
     return found | {
-        "last_image": "must" if config.get("pos_embed_seq_len") else "",
-        "image_tokens": (vision["image_size"] // vision["patch_size"]) ** 2 + 1,
+        "last_image": "must" if config["pos_embed_seq_len"] else "",
+        "image_tokens": _image_tokens(folder, index, config),
         "image_params": folder.params("image_encoder"),
     }
+
+
+def _check(folder: Folder, index: Config, config: Config, starts: bool) -> None:
+    """Raise RequestError (unreadable-model) where the components of a checkpoint do not fit together.
+
+    starts: whether the transformer reads the latents of an image beside the noise, with a mask of as many channels as
+    a latent frame has frames.
+    """
+    latents, stride = config["out_channels"], vae_facts.read(folder).stride_time
+    folder.check_same(
+        {
+            "channels that the transformer reads, and those of its pipeline,": (
+                config["in_channels"],
+                2 * latents + stride if starts else latents,
+            ),
+            "widths of the text for the transformer and of the text encoder": (
+                config["text_dim"],
+                folder.json("text_encoder/config.json", UMT5.keys)["d_model"],
+            ),
+        }
+    )
+    if not starts and config["image_dim"]:
+        raise folder.refused("its transformer reads an embedding of images, and its pipeline has none")
+    if index.get("transformer_2") not in (None, [None, None]):
+        second = folder.json("transformer_2/config.json", TRANSFORMER.keys)
+        folder.check_same(
+            {f"{key} of both transformers": (config[key], second[key]) for key in TRANSFORMER.keys if key != "eps"}
+        )
+
+
+def _image_tokens(folder: Folder, index: Config, config: Config) -> int:
+    """Tokens of one image's embedding. Raises RequestError (unreadable-model) where its encoder does not fit."""
+    for component in ("image_encoder", "image_processor"):
+        if index.get(component) in (None, [None, None]):
+            raise folder.refused(f"its transformer reads an embedding of images, and it has no {component}")
+    vision = folder.json("image_encoder/config.json", CLIP.keys)
+    tokens: int = (vision["image_size"] // vision["patch_size"]) ** 2 + 1
+    positions = config["pos_embed_seq_len"]
+    folder.check_same(
+        {
+            "widths of the image for the transformer and of the image encoder": (
+                config["image_dim"],
+                vision["hidden_size"],
+            ),
+            "positions of two images and their tokens": (positions or 2 * tokens, 2 * tokens),
+        }
+    )
+    return tokens
