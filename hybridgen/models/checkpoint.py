@@ -92,7 +92,7 @@ def _boundary(folder: Folder, index: Config, experts: int) -> float | None:
     """Noise level at which the second of two experts takes over. Raises RequestError (boundary)."""
     boundary: float | None = index.get("boundary_ratio")
     if experts == 2 and not boundary:
-        problem = f"it has two transformers and no boundary_ratio (it is {boundary}), so the second would never run"
+        problem = "it has two transformers and no boundary_ratio, so the second would never run"
         raise folder.refused(problem, rule="boundary")
     if experts == 1 and boundary is not None:
         problem = f"its boundary_ratio is {boundary}, and it has no transformer_2 that would take over there"

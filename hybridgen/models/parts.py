@@ -120,11 +120,11 @@ QWEN_TEXT: Mapping[str, Key] = {
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), TOKEN_ID),
 }
 QWEN_VISION: Mapping[str, Key] = {
-    "depth": LAYERS,
-    "hidden_size": WIDTH,
-    "intermediate_size": WIDTH,
-    "num_heads": HEADS,
-    "out_hidden_size": WIDTH,
+    "depth": whole(1, 512, 32),
+    "hidden_size": whole(1, 2**17, 3584),
+    "intermediate_size": whole(1, 2**17, 3420),
+    "num_heads": whole(1, 1024, 16),
+    "out_hidden_size": whole(1, 2**17, 3584),
     "patch_size": whole(1, 256, 14),
     "in_channels": whole(1, 64, 3),
     "spatial_merge_size": whole(1, 64, 2),
