@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from hybridgen.cli import text
 from hybridgen.cli.verb import LazyVerbs
+from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
 
@@ -75,8 +76,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="replace")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception it runs the clean-up that kills the ranks
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    raise_on_signals()  # as an exception it runs the clean-up that kills the ranks
     sys.exit(call(sys.argv[1:]))
 
 
@@ -98,8 +98,12 @@ def call(arguments: list[str]) -> int:
         if flags.get("debug") and error.traceback:
             text.say(error.traceback)
         return 1
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
+    except (KeyboardInterrupt, typer.Abort) as error:
+        stopped = error if isinstance(error, Stopped) else error.__cause__
+        if not isinstance(stopped, Stopped):
+            return 130
+        text.say(*stopped.lines())
+        return 128 + stopped.number
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,8 +122,11 @@ def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
     from hybridgen.cli.explanations import reasons
     from hybridgen.cli.suggest import working
 
-    here = environment.joined_rank()
-    if not environment.is_reporter() and error.rule not in OF_THIS_MACHINE:
+    here = None
+    if command[1:2] == ["run"] and error.rule != "launcher":  # other verbs are no ranks, whatever the environment says
+        with suppress(RequestError):
+            here = environment.joined_rank()
+    if here and here.rank and error.rule not in OF_THIS_MACHINE:
         return
     error, why = working(error, command, app), reasons()
     where = f"rank {here.rank}: " if here and here.rank else ""

@@ -13,7 +13,7 @@ from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
-from hybridgen.engine.options import DecodeOptions, Engine, RunOptions
+from hybridgen.engine.options import DecodeOptions, Engine, Limits, RunOptions
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
@@ -54,6 +54,8 @@ def run(
     The report is the same on every rank of a joined job; None after a dry run. Raises RequestError before anything is
     started, RunFailed when a rank failed.
     """
+    limits = options.limits
+    environment.joined_rank()  # a launcher's mistakes are told first
     recipe = _composed(options, fields)
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
@@ -67,7 +69,7 @@ def run(
     recipe, engine = with_seed(recipe), _engine(options.engine)
     job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
     screen.ready(recipe, job, _warnings(recipe, job, engine))
-    report = engine.launch(job, start_method)
+    report = engine.launch(job, start_method, limits)
     if options.report is not None and environment.is_reporter():
         _write_report(options.report, report)
     return report
@@ -133,7 +135,7 @@ class _Runner(NamedTuple):
     """The functions of an engine that make a clip from a plan."""
 
     make_job: Callable[[Recipe, Plan, Outputs, Conditioning, bool], Any]
-    launch: Callable[[Any, str | None], Report]
+    launch: Callable[[Any, str | None, Limits], Report]
     warnings: Callable[[Recipe, Plan], Iterable[str]]
     """Warnings about the plan before it runs."""
 
@@ -184,6 +186,8 @@ def generate(
     report: str | Path | None = None,
     preview: str | Path | None = None,
     overwrite: bool = False,
+    hang_timeout: float | None = None,
+    join_timeout: float = Limits().join,
     quiet: bool = True,
     **fields: Any,
 ) -> Report:
@@ -202,6 +206,8 @@ def generate(
     report: file for the report (.json).
     preview: file for a contact sheet (.png).
     overwrite: whether files that exist may be replaced.
+    hang_timeout: seconds in which some rank must begin something new; by default a run is never ended for silence.
+    join_timeout: seconds in which the ranks of torchrun or srun must meet.
     quiet: whether progress is not shown on stderr.
     fields: the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20,
         image="first.png". Pairs may be tuples: size=(64, 64).
@@ -215,6 +221,8 @@ def generate(
     options = RunOptions(
         out=_path(out),
         overwrite=overwrite,
+        hang_timeout=hang_timeout,
+        join_timeout=join_timeout,
         latents=_path(latents),
         report=_path(report),
         preview=_path(preview),

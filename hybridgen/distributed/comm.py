@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
+
+from hybridgen.distributed.data import packed, unpacked
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
 
@@ -96,18 +99,35 @@ class Group:
         return out and [out[sorted(self.ranks).index(rank)] for rank in self.ranks]
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """Gather a small object of every rank on the first; [] elsewhere. Not counted, as it is not a tensor."""
-        out = [None] * self.size if self.rank == 0 else None
+        """Gather plain data of every rank, of one kind, on the first; [] elsewhere. Not counted, as it is small."""
+        mine = self._bytes(packed(thing))
         with self._exchange("gather", 0):
-            dist.gather_object(thing, out, dst=self.ranks[0], group=self.handle)
-        return out or []
+            sizes = mine.new_empty(self.size, dtype=torch.int64)
+            _all_gather(sizes, torch.tensor([len(mine)], device=mine.device), group=self.handle)
+            padded = F.pad(mine, (0, int(sizes.max()) - len(mine)))
+            every = padded.new_empty(self.size * len(padded))
+            _all_gather(every, padded, group=self.handle)
+        if self.rank:
+            return []
+        rows = zip(every.view(self.size, -1), sizes.tolist(), strict=True)
+        found = [unpacked(row[:size].cpu().numpy().tobytes(), like=thing) for row, size in rows]
+        # A process group counts its members by global rank, whatever order they were named in.
+        return [found[sorted(self.ranks).index(rank)] for rank in self.ranks]
 
     def broadcast_object(self, thing: Any) -> Any:
-        """Send the first rank's small object to every rank. Not counted, as it is not a tensor."""
-        box = [thing]
+        """Send the first rank's plain data to every rank; `thing` is of the same kind on all. Not counted."""
+        mine = self._bytes(packed(thing))
         with self._exchange("broadcast", 0):
-            dist.broadcast_object_list(box, self.ranks[0], group=self.handle)
-        return box[0]
+            size = torch.tensor([len(mine)], device=mine.device)
+            dist.broadcast(size, self.ranks[0], group=self.handle)
+            sent = mine if self.rank == 0 else mine.new_empty(int(size))
+            dist.broadcast(sent, self.ranks[0], group=self.handle)
+        return unpacked(sent.cpu().numpy().tobytes(), like=thing)
+
+    def _bytes(self, data: bytes) -> Tensor:
+        """Bytes as a tensor on the device that the group exchanges."""
+        device = "cuda" if dist.get_backend(self.handle) == "nccl" else "cpu"
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
     def barrier(self) -> None:
         """Wait for every rank."""

@@ -1,15 +1,13 @@
 """Local ranks: start them, watch them, and say which one failed first and why.
 
-Ranks are processes of this machine. Each one writes its result, or the cause of its failure, to a file of its own
-before it ends, and keeps a shared line up to date that says what it is doing: a rank that is killed cannot write.
+Ranks are processes of this machine. Each one sends its result through a pipe, and keeps a shared status up to date that
+says what it is doing and why it failed: a rank that is killed could not say so at its end.
 An error that came out of a collective is secondary, since another rank is its cause.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -17,70 +15,29 @@ import pickle
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from multiprocessing.context import BaseContext
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hybridgen.distributed.files import written_whole
+from hybridgen.distributed.signals import as_rank, die_with_parent, dropped, held
+from hybridgen.distributed.status import Cause, Status, cause_of
+from hybridgen.distributed.watch import LOOK, Said, Watch
 from hybridgen.errors import RunFailed
 
 RULES = {
     "deadline": "The ranks did not end in the time they were given.",
     "rank-lost": "A rank died, and the others were ended: the clip cannot be finished without its part.",
 }
-LINE = 96
-"""Bytes of a rank's status line."""
-CONSEQUENCES = ("DistBackendError", "AcceleratorError")
-"""Errors in which a dead peer shows on a GPU outside of a collective's call."""
 GRACE = 2.0
-"""Seconds to wait for a first cause once some rank has failed."""
-
-
-@dataclass
-class Status:
-    """The shared lines that say what each rank is doing; written by ranks, read by the one who reports."""
-
-    lines: Any
-    rank: int = 0
-
-    def set(self, text: str) -> None:
-        self.lines[self.rank * LINE : (self.rank + 1) * LINE] = text.encode()[: LINE - 1].ljust(LINE, b"\0")
-
-    def read(self, rank: int) -> str:
-        return bytes(self.lines[rank * LINE : (rank + 1) * LINE]).split(b"\0")[0].decode(errors="replace")
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a rank failed."""
-
-    rank: int
-    doing: str
-    error: str
-    secondary: bool
-    when: float
-    host: str = ""
-    traceback: str = ""
-    rule: str = ""
-    """Rule of an error that all ranks end with together; "" where one rank failed."""
-
-    def failure(self, world: int, notes: tuple[str, ...] = ()) -> RunFailed:
-        if self.rule:
-            return RunFailed(self.rule, self.error, notes, self.traceback)
-        doing = f" in {self.doing}" if self.doing else ""
-        host = f" ({self.host})" if self.host else ""
-        return RunFailed(
-            "rank-lost", f"rank {self.rank} of {world}{host} failed{doing}: {self.error}", notes, self.traceback
-        )
+"""Seconds to wait for a first cause once some rank has failed, and for ranks to end that have given their result."""
+OWN = 0.2
+"""Seconds in which a signal that ended a rank reaches this process as well, where it was sent to both."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +48,42 @@ class RankContext:
     world: int
     local_rank: int
     """Number of this rank on its machine, which chooses its GPU."""
-    folder: Path
-    """Scratch folder shared by the ranks of this machine."""
     status: Status
+    door: socket.socket | None = None
+    """Socket on which rank 0 of a local run serves the key-value store; it listens on the loopback interface."""
     store: Any = None
-    """torch.distributed's key-value store of a job that torchrun or srun started; run_local's ranks make their own."""
+    """torch.distributed's key-value store of a job that torchrun or srun started."""
 
     def mark(self, name: str, text: str) -> None:
-        """Leave a mark that outlives this rank, such as where the latents are; a full disk does not end the run."""
-        with suppress(OSError), written_whole(self.folder / name) as part:
-            part.write_text(text)
+        """Leave a mark that outlives this rank, such as where the latents are."""
+        self.status.mark(name, text)
+
+
+@dataclass
+class Ranks:
+    """The processes of a run, and what they have given."""
+
+    status: Status
+    processes: list[BaseProcess] = field(default_factory=list)
+    pipes: list[Any] = field(default_factory=list)
+    """Ends of the pipes from which results are read."""
+    results: dict[int, Any] = field(default_factory=dict)
+    lifeline: Any = None
+    """The end of a pipe that this process alone holds; when it closes, ranks die."""
+
+    @property
+    def world(self) -> int:
+        return self.status.world
+
+    def kill(self) -> None:
+        """End all, whatever they do."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        for end in (self.lifeline, *self.pipes):
+            if end is not None:
+                end.close()
 
 
 def run_local(
@@ -110,50 +93,55 @@ def run_local(
     start_method: str = "fork",
     preload: Sequence[str] = (),
     deadline: float | None = None,
-    on_exit: Callable[[Path], None] = lambda folder: None,
+    hang_timeout: float | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+    on_exit: Callable[[Status], None] = lambda status: None,
 ) -> list[Any]:
     """Run main(context) on `world` ranks of this machine and return their results, by rank; `main` may be one for each.
 
     "fork" shares what this process has imported; main may then be any callable. `preload` are modules that a fork
     server imports before it forks the first rank. Raises RunFailed naming the first
-    rank that failed; nothing is left running, however this function ends. `deadline` is in seconds; on_exit is given
-    the ranks' scratch folder at the end.
+    rank that failed; nothing is left running, however this function ends. `deadline` is in seconds; `hang_timeout` is
+    the silence of all ranks, in seconds, that ends them; warn is given warnings; on_exit is given the ranks' status at
+    the end.
     """
-    context = multiprocessing.get_context(start_method)
-    if start_method == "forkserver":
-        context.set_forkserver_preload(list(preload))
-    lines = context.RawArray(ctypes.c_char, LINE * world)
-    with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
-        folder, status = Path(name), Status(lines)
-        mains = main if isinstance(main, Sequence) else [main] * world
-        processes, lifeline = _start(context, mains, folder, status)
-        try:
-            _watch(processes, folder, status, deadline)
-            return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(world)]
-        finally:
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.join()
-            lifeline.close()
-            on_exit(folder)
+    ranks = Ranks(Status(world))
+    mains = main if isinstance(main, Sequence) else [main] * world
+    try:
+        _start(ranks, mains, start_method, preload)
+        _watch(ranks, deadline, hang_timeout, warn)
+        return [ranks.results[rank] for rank in range(world)]
+    finally:
+        with dropped():
+            ranks.kill()
+            on_exit(ranks.status)
+            ranks.status.close()
 
 
 def _start(
-    context: BaseContext, mains: Sequence[Callable[[RankContext], Any]], folder: Path, status: Status
-) -> tuple[list[BaseProcess], Any]:
-    """Start the processes with a lifeline: its write end is open in this process alone; when it closes, ranks die."""
+    ranks: Ranks, mains: Sequence[Callable[[RankContext], Any]], start_method: str, preload: Sequence[str]
+) -> None:
+    """Start the processes. A signal waits until all are there: hooks that Python runs after a fork swallow exceptions."""
+    context: Any = multiprocessing.get_context(start_method)
+    if start_method == "forkserver":
+        context.set_forkserver_preload(list(preload))
+        forkserver.ensure_running()  # before signals are held, since it would hold them for ever
+    if start_method != "fork":
+        resource_tracker.ensure_running()
     _flush()
-    reader, writer = context.Pipe(duplex=False)
-    processes: list[BaseProcess] = []
-    for rank, main in enumerate(mains):
-        given = RankContext(rank, len(mains), rank, folder, Status(status.lines, rank))
-        process = context.Process(target=_rank_main, args=(given, main, reader, writer))  # type: ignore[attr-defined]
-        with _no_main_module():
-            process.start()
-        processes.append(process)
-    reader.close()
-    return processes, writer
+    parent = None if start_method == "forkserver" else os.getpid()
+    with held(), socket.create_server(("127.0.0.1", 0)) as door:
+        reader, ranks.lifeline = context.Pipe(duplex=False)
+        for rank, main in enumerate(mains):
+            given = RankContext(rank, len(mains), rank, ranks.status.of(rank), door)
+            ours, theirs = context.Pipe(duplex=False)
+            ranks.pipes.append(ours)
+            process = context.Process(target=_rank_main, args=(given, main, parent, reader, ranks.lifeline, theirs))
+            with _no_main_module():
+                process.start()
+            theirs.close()
+            ranks.processes.append(process)
+        reader.close()
 
 
 @contextmanager
@@ -167,23 +155,22 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _rank_main(given: RankContext, main: Callable[[RankContext], Any], reader: Any, writer: Any) -> None:
+def _rank_main(
+    given: RankContext, main: Callable[[RankContext], Any], parent: int | None, reader: Any, writer: Any, results: Any
+) -> None:
+    die_with_parent(parent)
     gc.freeze()  # what a rank was forked with is none of its garbage, and to look at it would copy it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    as_rank()
     writer.close()
     threading.Thread(target=_die_with_parent, args=(reader,), daemon=True).start()
-    given.status.set("start")
     code = 0
     try:
-        result = main(given)
-        with written_whole(given.folder / f"result-{given.rank}") as part:
-            part.write_bytes(pickle.dumps(result))
+        given.status.set("start")
+        result = pickle.dumps(main(given))
+        _flush()
+        results.send_bytes(result)
     except BaseException as error:  # noqa: BLE001 - everything ends a rank, and everything is reported
-        cause = cause_of(error, given.rank, given.status.read(given.rank))
-        # Where the disk is full, the status line must do.
-        with suppress(OSError), written_whole(given.folder / f"cause-{given.rank}") as part:
-            part.write_text(json.dumps(asdict(cause)))
+        given.status.fail(cause_of(error, given.rank, given.status.read(given.rank)))
         code = 1
     _flush()
     # No unwinding: destructors of a process group may wait for peers that are gone.
@@ -196,68 +183,88 @@ def _flush() -> None:
             stream.flush()
 
 
-def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
-    """Describe an exception that ended a rank."""
-    from hybridgen.distributed.comm import PeerLost
-
-    trace = "".join(traceback.format_exception(error))
-    if isinstance(error, RunFailed):
-        return Cause(rank, doing, error.message, False, time.time(), socket.gethostname(), trace, error.rule)
-    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    name = type(error).__name__
-    return Cause(
-        rank,
-        doing,
-        f"{name}: {text}" if text else name,
-        isinstance(error, PeerLost) or name in CONSEQUENCES,
-        time.time(),
-        socket.gethostname(),
-        trace,
-    )
-
-
 def _die_with_parent(reader: Any) -> None:
+    """Die when the launcher has: of a fork server the kernel knows another parent."""
     try:
         reader.recv()
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _watch(processes: list[BaseProcess], folder: Path, status: Status, deadline: float | None) -> None:
-    """Return when every rank has ended well; raise RunFailed soon after the first has not."""
-    end = time.monotonic() + deadline if deadline else None
-    pending = {process.sentinel: rank for rank, process in enumerate(processes)}
-    while pending:
-        left = None if end is None else end - time.monotonic()
-        if left is not None and left <= 0:
-            doing = "; ".join(f"rank {rank}: {status.read(rank)}" for rank in list(pending.values())[:4])
-            raise RunFailed("deadline", f"{len(pending)} ranks still running after {deadline:g} s ({doing})")
-        for sentinel in multiprocessing.connection.wait(list(pending), left):
-            rank = pending.pop(sentinel)  # type: ignore[arg-type]
-            processes[rank].join()
-            if processes[rank].exitcode != 0:
-                raise _first_cause(processes, folder, status).failure(len(processes))
+def _watch(
+    ranks: Ranks, deadline: float | None, hang_timeout: float | None, warn: Callable[[str], None]
+) -> None:
+    """Return when every rank has given its result; raise RunFailed soon after the first has ended without."""
+    end = time.monotonic() + deadline if deadline else float("inf")
+    running = {process.sentinel: rank for rank, process in enumerate(ranks.processes)}
+    watch = Watch(ranks.world, {rank: process.pid or 0 for rank, process in enumerate(ranks.processes)}, hang_timeout, warn)
+    while running and time.monotonic() < end:
+        open_pipes = [pipe for rank, pipe in enumerate(ranks.pipes) if rank not in ranks.results]
+        wait = max(0.0, min(LOOK, end - time.monotonic()))
+        ready = multiprocessing.connection.wait([*running, *(pipe for pipe in open_pipes if not pipe.closed)], wait)
+        for rank, pipe in enumerate(ranks.pipes):
+            if pipe in ready:
+                _receive(ranks, rank)
+        for sentinel in [one for one in ready if one in running]:
+            _ended(ranks, running.pop(sentinel))  # type: ignore[call-overload]
+        if len(ranks.results) == ranks.world:
+            end = min(end, time.monotonic() + GRACE)
+        elif watch.due():
+            _look(ranks, watch, sorted(running.values()))
+    if len(ranks.results) < ranks.world:
+        doing = "; ".join(f"rank {rank}: {ranks.status.read(rank)}" for rank in list(running.values())[:4])
+        raise RunFailed("deadline", f"{len(running)} ranks still running after {deadline:g} s ({doing})")
 
 
-def _first_cause(processes: list[BaseProcess], folder: Path, status: Status) -> Cause:
+def _receive(ranks: Ranks, rank: int) -> None:
+    """Read a rank's result; close the pipe of a rank that gives none."""
+    try:
+        ranks.results[rank] = pickle.loads(ranks.pipes[rank].recv_bytes())
+    except (EOFError, OSError):
+        ranks.pipes[rank].close()
+
+
+def _ended(ranks: Ranks, rank: int) -> None:
+    """Take note that a rank's process has ended. Raises RunFailed if it gave no result."""
+    ranks.processes[rank].join()
+    if rank not in ranks.results and not ranks.pipes[rank].closed and ranks.pipes[rank].poll():
+        _receive(ranks, rank)
+    if rank not in ranks.results:
+        raise _first_cause(ranks).failure(ranks.world)
+
+
+def _look(ranks: Ranks, watch: Watch, running: list[int]) -> None:
+    """Raise RunFailed for a rank that is stopped, or for silence that has lasted too long."""
+    found = watch.stopped(running)
+    if found is not None:
+        rank, what = found
+        error = f"{what} is stopped (SIGSTOP); a run cannot wait for that"
+        raise Cause(rank, ranks.status.read(rank), error, False, time.time(), socket.gethostname()).failure(ranks.world)
+    slots = ranks.status.slots
+    waiting = [rank for rank in range(ranks.world) if rank not in ranks.results]
+    watch.listen({rank: Said(slots[rank].count, slots[rank].waits, ranks.status.read(rank)) for rank in waiting})
+
+
+def _first_cause(ranks: Ranks) -> Cause:
     """The earliest failure that is not a consequence of another, after waiting a little for it to show."""
     end = time.monotonic() + GRACE
     while True:
-        causes = [_cause(rank, process, folder, status) for rank, process in enumerate(processes)]
+        causes = [_cause(ranks, rank) for rank in range(ranks.world)]
         known = sorted((c for c in causes if c is not None), key=lambda c: (c.secondary, c.when))
         if known and (not known[0].secondary or time.monotonic() > end):
+            if known[0].signal:
+                time.sleep(OWN)
             return known[0]
         time.sleep(0.05)
 
 
-def _cause(rank: int, process: BaseProcess, folder: Path, status: Status) -> Cause | None:
-    path = folder / f"cause-{rank}"
-    if path.exists():
-        return Cause(**json.loads(path.read_bytes()))
-    code = process.exitcode
-    if code is None or code == 0:
-        return None
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+def _cause(ranks: Ranks, rank: int) -> Cause | None:
+    """Why a rank ended without a result; None while it has not."""
+    told, code = ranks.status.cause(rank), ranks.processes[rank].exitcode
+    if told is not None or code is None or rank in ranks.results:
+        return told
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code} before its result"
     hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
     aborted = code == -signal.SIGABRT  # NCCL's watchdog ends a rank so when a peer is gone
-    return Cause(rank, status.read(rank), how + hint, aborted, 0.0, socket.gethostname())
+    sent = -code if code in (-signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT) else 0
+    return Cause(rank, ranks.status.read(rank), how + hint, aborted, 0.0, socket.gethostname(), signal=sent)

@@ -7,54 +7,77 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
+from hybridgen.distributed.joined import JoinedRank
+from hybridgen.errors import RequestError
 
-@dataclass(frozen=True)
-class JoinedRank:
-    """One rank of a job that another launcher started."""
-
-    rank: int
-    world: int
-    local_rank: int
-    """Number of this rank on its machine."""
-    address: str
-    """Host and port of the key-value store of rank 0 or of torchrun's agent."""
-    port: int
-    attempt: int
-    """Number of times that torchrun has restarted the ranks."""
-    agent_serves: bool
-    """Whether torchrun's agent serves the store; otherwise rank 0 must."""
+RULES = {
+    "launcher": "torchrun and srun tell every process its rank, how many there are, and where rank 0 or an agent "
+    "listens, in variables of the environment. Ranks meet there before anything is loaded.",
+}
+SECRET = "HYBRIDGEN_SECRET"
 
 
 def joined_rank() -> JoinedRank | None:
     """This process as a rank of another launcher's job; None when hybridgen starts its ranks itself.
 
     SLURM_NTASKS alone is not enough: the shell of an allocation has it, too. Tasks of srun have the step's number.
+    Raises RequestError (launcher).
     """
     env = os.environ
     if {"RANK", "WORLD_SIZE"} <= env.keys():
-        return JoinedRank(
-            int(env["RANK"]),
-            int(env["WORLD_SIZE"]),
-            int(env.get("LOCAL_RANK", env["RANK"])),
-            env.get("MASTER_ADDR", "127.0.0.1"),
-            int(env.get("MASTER_PORT", "29500")),
-            int(env.get("TORCHELASTIC_RESTART_COUNT") or 0),
-            env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        return _checked(
+            "RANK",
+            "WORLD_SIZE",
+            JoinedRank(
+                rank=_number("RANK"),
+                world=_number("WORLD_SIZE"),
+                local_rank=_number("LOCAL_RANK", env["RANK"]),
+                address=env.get("MASTER_ADDR") or "127.0.0.1",
+                port=_number("MASTER_PORT", "29500"),
+                attempt=_number("TORCHELASTIC_RESTART_COUNT", "0"),
+                agent_serves=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+                has_parent="TORCHELASTIC_RUN_ID" in env,
+                secret=env.get(SECRET, ""),
+            ),
         )
-    if int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        job, step = int(env.get("SLURM_JOB_ID") or 0), int(env.get("SLURM_STEP_ID") or 0)
-        return JoinedRank(
-            int(env["SLURM_PROCID"]),
-            int(env["SLURM_STEP_NUM_TASKS"]),
-            int(env.get("SLURM_LOCALID", "0")),
-            env.get("MASTER_ADDR") or first_host(env["SLURM_STEP_NODELIST"]),
-            int(env.get("MASTER_PORT") or 20000 + (job * 31 + step) % 20000),
-            0,
-            False,
+    if _number("SLURM_STEP_NUM_TASKS", "1") > 1:
+        port = 20000 + (_number("SLURM_JOB_ID", "0") * 31 + _number("SLURM_STEP_ID", "0")) % 20000
+        return _checked(
+            "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS",
+            JoinedRank(
+                rank=_number("SLURM_PROCID"),
+                world=_number("SLURM_STEP_NUM_TASKS"),
+                local_rank=_number("SLURM_LOCALID", "0"),
+                address=env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST", "")),
+                port=_number("MASTER_PORT", str(port)),
+                attempt=0,
+                agent_serves=False,
+                has_parent=True,
+                secret=env.get(SECRET, ""),
+            ),
         )
     return None
+
+
+def _number(name: str, default: str = "") -> int:
+    """A whole number from 0 on in the environment. Raises RequestError (launcher)."""
+    text = os.environ.get(name) or default
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    problem = f"{name}={text}: is not a whole number" if text else f"{name}: is empty or missing"
+    raise RequestError("launcher", "", None, problem, "start hybridgen without it, or through torchrun or srun")
+
+
+def _checked(rank_name: str, world_name: str, made: JoinedRank) -> JoinedRank:
+    """The rank, if there can be such a one. Raises RequestError (launcher)."""
+    if made.rank >= made.world:
+        problem = f"{rank_name}={made.rank}: ranks of {world_name}={made.world} are 0 to {made.world - 1}"
+        raise RequestError("launcher", "", None, problem if made.world else f"{world_name}=0: is no number of ranks")
+    if not 0 < made.port < 2**16:
+        raise RequestError("launcher", "", None, f"MASTER_PORT={made.port}: ports are 1 to 65535")
+    return made
 
 
 def is_reporter() -> bool:
@@ -64,7 +87,11 @@ def is_reporter() -> bool:
 
 
 def first_host(nodes: str) -> str:
-    """The first name in a Slurm host list: "gpu[03-07,11],login" -> "gpu03"."""
-    match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", nodes)
-    assert match, nodes
-    return match[1] + (re.split(r"[-,]", match[2])[0] if match[2] else "")
+    """The first name in a Slurm host list: "gpu[03-07,11],login" -> "gpu03", "rack[1-2]n[01-18]" -> "rack1n01".
+
+    Raises RequestError (launcher) where there is none.
+    """
+    match = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes)
+    if match is None:
+        raise RequestError("launcher", "", None, f"SLURM_STEP_NODELIST={nodes}: names no host", "MASTER_ADDR=HOST")
+    return re.sub(r"\[([^\]]*)\]", lambda part: re.split(r"[-,]", part[1])[0], match[0])

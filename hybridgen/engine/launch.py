@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import pickle
+import hashlib
+import hmac
 import sys
-import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hybridgen.distributed.processes import GRACE, LINE, RankContext, Status, cause_of, run_local
+from hybridgen.distributed.data import packed, unpacked
+from hybridgen.distributed.joined import JoinedRank, Peers
+from hybridgen.distributed.processes import RankContext, run_local
+from hybridgen.distributed.signals import die_with_parent
+from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
-from hybridgen.engine.job import LATENTS_DONE, Job
+from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
+from hybridgen.engine.options import Limits
 from hybridgen.engine.report import Report
 from hybridgen.engine.video import remove_parts
 from hybridgen.errors import RunFailed
@@ -23,7 +28,7 @@ IMPORTS = "hybridgen.engine.imports"
 """Module that imports what ranks need."""
 
 
-def launch(job: Job, start_method: str | None = None) -> Report:
+def launch(job: Job, start_method: str | None = None, limits: Limits = Limits()) -> Report:
     """Run the job and return rank 0's report, on every rank of a joined job.
 
     Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
@@ -31,7 +36,7 @@ def launch(job: Job, start_method: str | None = None) -> Report:
     """
     joined = environment.joined_rank()
     if joined is not None:
-        return _join(job, joined)
+        return _join(job, joined, limits)
     from hybridgen.models.load import local_folder
 
     local_folder(job.plan.facts)  # a download belongs to no rank
@@ -40,15 +45,17 @@ def launch(job: Job, start_method: str | None = None) -> Report:
     if method == "fork":
         import_module(IMPORTS)
     kept: list[str] = []
-
-    def clean_up(folder: Path) -> None:
-        remove_parts(job.parts)
-        kept.extend(_kept_latents(folder))
-
+    others = [partial(_work, job=job.without_images())] * (job.plan.world_size - 1)
     try:
-        others = [partial(_work, job=job.without_images())] * (job.plan.world_size - 1)
-        ranks = [partial(_work, job=job), *others]
-        reports = run_local(len(ranks), ranks, start_method=method, preload=[IMPORTS], on_exit=clean_up)
+        reports = run_local(
+            job.plan.world_size,
+            [partial(_work, job=job), *others],
+            start_method=method,
+            preload=[IMPORTS],
+            hang_timeout=limits.hang,
+            warn=lambda text: _say(f"warning: {text}"),
+            on_exit=lambda status: kept.extend(_clean_up(job, status)),
+        )
     except RunFailed as failure:
         failure.notes += tuple(kept)
         raise
@@ -69,65 +76,87 @@ def _work(context: RankContext, job: Job) -> Report:
     return work(context, job)
 
 
-def _kept_latents(folder: Path) -> list[str]:
-    """Tell the user where the final latents are that a failed run left behind.
+def _clean_up(job: Job, status: Status) -> list[str]:
+    """Remove what is unfinished, and tell what rank 0 has finished and left behind."""
+    remove_parts(job.parts)
+    marks, notes = status.marks(0), []
+    with suppress(OSError):
+        if CLIP_DONE in marks and Path(marks[CLIP_DONE]).exists():
+            notes.append(f"the clip is complete: {marks[CLIP_DONE]}")
+    with suppress(OSError):
+        if LATENTS_DONE in marks and Path(marks[LATENTS_DONE]).exists():
+            notes.append(f"kept: {marks[LATENTS_DONE]} (the final latents)")
+    return notes
 
-    `folder` is the ranks' own: the mark in it says where they are, once they are complete.
-    """
-    mark = folder / LATENTS_DONE
-    path = Path(mark.read_text()) if mark.exists() else None
-    return [f"kept: {path} (the final latents)"] if path is not None and path.exists() else []
+
+def _say(text: str) -> None:
+    with suppress(OSError, AttributeError, ValueError):  # nobody listens any more
+        print(text, file=sys.stderr, flush=True)
 
 
-def _join(job: Job, joined: environment.JoinedRank) -> Report:
+def _join(job: Job, here: JoinedRank, limits: Limits) -> Report:
     """Run as one rank of a job that torchrun or srun started."""
-    rank, world = joined.rank, joined.world
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    from torch.distributed.distributed_c10d import PrefixStore
+    if here.has_parent:
+        die_with_parent()
+    status = Status(here.world, here.rank)
+    if here.world == 1:
+        return _alone(job, RankContext(0, 1, here.local_rank, status))
+    from hybridgen.distributed import rendezvous
 
-    serves = rank == 0 and not joined.agent_serves
-    store = None
-    if world > 1:
-        # An agent's store outlives a restart of the ranks; what a lost attempt wrote must not be read.
-        store = PrefixStore(f"hybridgen/{joined.attempt}", TCPStore(joined.address, joined.port, world, serves))
-    status = Status(bytearray(LINE), 0)
-    with tempfile.TemporaryDirectory(prefix="hybridgen-") as name:
-        context = RankContext(rank, world, joined.local_rank, Path(name), status, store)
-        try:
-            job = _agree(job, rank, store)
-            return _work(context, job)
-        except Exception as error:  # whatever ends a rank is reported once
-            cause = cause_of(error, rank, status.read(0))
-            if (cause.rule and rank) or (cause.secondary and not _first_to_report(store)):
-                _leave(1)
-            raise cause.failure(world, tuple(_kept_latents(Path(name)))) from error
-        finally:
-            if rank == 0:
-                remove_parts(job.parts)
+    speaks = _say if here.rank == 0 or here.local_rank in (0, here.rank) else lambda text: None
+    store = rendezvous.meet(here, speaks, limits.join)
+    context = RankContext(here.rank, here.world, here.local_rank, status, store=store)
+    agreed = [job] if here.rank == 0 else []
 
+    def clean_up() -> list[str]:
+        return _clean_up(agreed[0], status) if here.rank == 0 else []
 
-def _first_to_report(store: Any) -> bool:
-    """Whether this rank, which lost a peer, reports it; the rank with the cause gets a moment to report first."""
-    time.sleep(GRACE)
+    peers = Peers(here, context, limits.hang, clean_up)
+    peers.start()
     try:
-        return int(store.add("reports", 1)) == 1
-    except RuntimeError:  # rank 0 served the store, and is gone: better said twice than not at all
-        return True
+        report = _work(context, _agree(job, here, store))
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told to the others
+        peers.failed(error)
+    peers.finish()
+    return report
 
 
-def _leave(code: int) -> None:
-    """Exit without unwinding, because a process group's destructor may wait for peers that are gone."""
-    sys.stderr.flush()
-    os._exit(code)
+def _alone(job: Job, context: RankContext) -> Report:
+    """Run as the only rank of a joined job."""
+    try:
+        return _work(context, job)
+    except BaseException as error:
+        notes = _clean_up(job, context.status)
+        if isinstance(error, KeyboardInterrupt):
+            for note in notes:
+                error.add_note(note)
+            raise
+        from hybridgen.distributed.status import cause_of
+
+        raise cause_of(error, 0, context.status.read(0)).failure(1, tuple(notes)) from error
 
 
-def _agree(job: Job, rank: int, store: Any) -> Job:
-    """Give every rank rank 0's job, so that what was drawn (seed, file name) is the same everywhere."""
-    if store is None:
+def _agree(job: Job, here: JoinedRank, store: Any) -> Job:
+    """Give every rank rank 0's job, so that what was drawn (seed, file name) is the same everywhere.
+
+    Raises RunFailed (launcher) for a job that is not signed with the ranks' secret, where they have one.
+    """
+    if here.rank == 0:
+        data = packed(job.without_images())
+        store.set("job", _signature(here, data) + data)
         return job
-    if rank == 0:
-        store.set("job", pickle.dumps(job.without_images()))
-        return job
-    agreed = pickle.loads(store.get("job"))
-    assert isinstance(agreed, Job)
+    while not store.check(["job"]):
+        time.sleep(0.05)
+    sent = store.get("job")
+    size = len(_signature(here, b""))
+    if not hmac.compare_digest(sent[:size], _signature(here, sent[size:])):
+        raise RunFailed("launcher", f"the job in the store is not signed with this rank's {environment.SECRET}")
+    agreed = unpacked(sent[size:], like=job)
+    if not isinstance(agreed, Job):
+        raise RunFailed("launcher", "what is in the store is no job")
     return agreed
+
+
+def _signature(here: JoinedRank, data: bytes) -> bytes:
+    """What only a rank with the secret can make of the data."""
+    return hmac.digest(here.secret.encode(), data, hashlib.sha256)

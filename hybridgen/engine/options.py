@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from hybridgen.engine.outputs import Outputs
+from hybridgen.errors import RequestError
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe import library
 from hybridgen.recipe.flags import argument, flag
@@ -21,6 +22,15 @@ class Engine(str, Enum):
 
     native = "native"
     xfuser = "xfuser"
+
+
+class Limits(NamedTuple):
+    """Seconds that a run waits for ranks."""
+
+    hang: float | None = None
+    """Silence of all ranks that ends the run; None waits for ever."""
+    join: float = 600.0
+    """Time for the ranks of another launcher to meet."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +56,23 @@ class RunOptions:
     like: Optional[Path] = flag("Make a clip again, from its own record; flags win over it.", metavar="CLIP.mp4")
     settings: Optional[list[str]] = flag("Change one key of the recipe.", "--set", metavar="KEY=VALUE")
     engine: Engine = flag("What runs the plan: hybridgen itself, or xDiT's runner.", default=Engine.native)
+    hang_timeout: Optional[float] = flag(
+        "End a run in which no rank has begun anything new for so long; a warning comes after 60 s.", metavar="SECONDS"
+    )
+    join_timeout: float = flag(
+        "Seconds in which the ranks of torchrun or srun must meet.", default=Limits().join, metavar="SECONDS"
+    )
     dry_run: bool = flag("Show plan, mesh and traffic; start nothing.", default=False)
     quiet: bool = flag("Print the path and nothing else.", "--quiet", "-q", default=False)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the run. Raises RequestError (quantity)."""
+        given = {"hang-timeout": self.hang_timeout, "join-timeout": self.join_timeout}
+        for name, value in given.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise RequestError("quantity", name, value, "must be a number of seconds above 0", [600])
+        return Limits(self.hang_timeout, self.join_timeout)
 
     @property
     def outputs(self) -> Outputs:

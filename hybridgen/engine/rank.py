@@ -55,7 +55,7 @@ class Rank:
         self.memory.sample(mapped)
 
     def broadcast_object(self, thing: Any) -> Any:
-        """Send rank 0's small object to every rank."""
+        """Send rank 0's plain data to every rank; `thing` is of the same kind on all."""
         return self.mesh.world().broadcast_object(thing) if self.context.world > 1 else thing
 
     def warn(self, text: str) -> None:
@@ -63,10 +63,10 @@ class Rank:
         self.warnings.append(text)
         self.progress.note(f"warning: {text}")
 
-    def set_status(self, doing: str) -> None:
-        """Set the status that tells the launcher what this rank is doing."""
+    def set_status(self, doing: str, waits: bool = False) -> None:
+        """Set the status that tells the launcher what this rank is doing, and whether it waits for others in it."""
         self.doing = doing
-        self.context.status.set(doing)
+        self.context.status.set(doing, waits)
 
 
 def set_up(context: RankContext, job: Job) -> Rank:
@@ -79,12 +79,12 @@ def set_up(context: RankContext, job: Job) -> Rank:
         torch.set_num_threads(job.threads)
     memory = PeakMemory(device)
     if job.plan.world_size > 1:
-        context.status.set("joining the other ranks")
+        context.status.set("joining the other ranks", waits=True)
         init_process_group(context, device)
     mesh = build_mesh(job.plan.layout, context.rank, device.type)
     progress = Progress.for_stream(job.quiet) if context.rank == 0 else Progress()
     rank = Rank(context, job, device, mesh, progress, memory)
-    mesh.traffic.watch = lambda name: context.status.set(f"{rank.doing}, {name}")
+    mesh.traffic.watch = lambda name: context.status.set(f"{rank.doing}, {name}", waits=True)
     return rank
 
 

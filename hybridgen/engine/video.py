@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridgen.distributed.files import part_of, take_free_name
+from hybridgen.distributed.signals import die_with_parent
 
 Frames = NDArray[np.uint8]
 """Frames of a clip as an array [t, H, W, 3]."""
@@ -53,7 +56,9 @@ class VideoWriter:
             *("-movflags", "+faststart", "-bitexact"),
             *("-f", "mp4", str(self.part)),
         ]
-        self.ffmpeg = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.ffmpeg = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=partial(die_with_parent, os.getpid())
+        )
         self.queue: queue.Queue[Frames | None] = queue.Queue(maxsize=4)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._feed, daemon=True)

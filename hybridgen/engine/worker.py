@@ -159,12 +159,13 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
     if rank.job.plan.world_size == 1:
         assert inputs is not None
         return inputs
-    rank.set_status("waiting for the text embeddings")
+    rank.set_status("waiting for the text embeddings", waits=True)
     tensors = inputs.tensors() if inputs is not None else {}
-    shapes = rank.mesh.world().broadcast_object({name: (x.shape, x.dtype) for name, x in tensors.items()})
-    for name, (shape, dtype) in shapes.items():
+    said = {name: (list(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in tensors.items()}
+    for name, (shape, dtype) in rank.mesh.world().broadcast_object(said).items():
         own = tensors.get(name)
-        x = torch.empty(shape, dtype=dtype, device=rank.device) if own is None else own.contiguous()
+        kind: torch.dtype = getattr(torch, dtype)
+        x = torch.empty(shape, dtype=kind, device=rank.device) if own is None else own.contiguous()
         tensors[name] = rank.mesh.world().broadcast(x)
     return Inputs.of(tensors)
 

@@ -19,6 +19,7 @@ from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import check_machine, device_of
+from hybridgen.engine.options import Limits
 from hybridgen.engine.outputs import Outputs, check_outputs, default_name
 from hybridgen.engine.prepare import check_prompt, negative_prompt
 from hybridgen.engine.report import Report
@@ -84,10 +85,10 @@ def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
         raise RequestError("engine-missing", "engine", "xfuser", "the module xfuser is not installed", tries=tries)
 
 
-def launch(job: XfuserJob, start_method: str | None = None) -> Report:
+def launch(job: XfuserJob, start_method: str | None = None, limits: Limits = Limits()) -> Report:
     """Make the clip; the report has no traffic, memory or stages. xDiT's output goes to stderr.
 
-    `start_method` is ignored, because torchrun starts the processes.
+    `start_method` and `limits` are ignored, because torchrun starts the processes.
 
     Raises RunFailed (engine-failed).
     """

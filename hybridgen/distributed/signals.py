@@ -1,0 +1,87 @@
+"""Signals that end a run, and processes that end with the one that started them. No torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a run to end."""
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded here: a process that was just forked should load nothing
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the run to end. Its notes tell what was kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
+
+    def lines(self) -> list[str]:
+        """What the user is told."""
+        how = "" if self.number == signal.SIGINT else f" by {self.number.name}"
+        return [f"stopped{how}", *(f"  {note}" for note in getattr(self, "__notes__", []))]
+
+
+def raise_on_signals() -> None:
+    """Turn the first signal into Stopped, so that clean-up runs, and ignore those that follow.
+
+    A signal that is ignored already stays ignored: nohup and shells ask for that.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _raise)
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """A block that no signal interrupts; one that arrives meanwhile is delivered at its end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def dropped() -> Iterator[None]:
+    """A block that no signal interrupts, for clean-up; those that arrive meanwhile are dropped."""
+    with held():
+        try:
+            yield
+        finally:
+            while signal.sigtimedwait(SIGNALS, 0) is not None:
+                pass
+
+
+def as_rank() -> None:
+    """Set the signals of a process that was just started as a rank.
+
+    Ctrl-C reaches every process of the terminal, and the launcher decides; other signals end the rank.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends, even while this process is stopped.
+
+    parent: the parent's process id, to see whether it ended before this call.
+    """
+    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

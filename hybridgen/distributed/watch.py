@@ -1,0 +1,121 @@
+"""Ranks that are alive and do nothing: stopped processes of this machine, and silence. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from hybridgen.errors import RunFailed
+
+HANG = "hang"
+RULES = {
+    HANG: "No rank has begun anything new for the time that --hang-timeout gives. What has ended, or is stopped, is "
+    "found without it.",
+}
+LOOK = 2.0
+"""Seconds between two looks."""
+LOOKS = 2
+"""Looks in a row that must find a process stopped: Ctrl-Z and `fg` stop and continue all, one after the other."""
+WARN = 60.0
+"""Seconds of silence after which the user is warned; then whenever they have doubled."""
+
+
+class Said(NamedTuple):
+    """What a rank said last."""
+
+    count: int
+    """How often it has said something."""
+    waits: bool
+    """Whether it waits for other ranks."""
+    doing: str
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for the state of a process; "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    return state(pid) in ("", "Z", "X")
+
+
+def stopped(pid: int) -> str:
+    """Name of what is stopped, the process or one that it started; "" where nothing is."""
+    if state(pid) == "T":
+        return f"process {pid}"
+    with suppress(OSError, ValueError):
+        children = [word for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+        for child in map(int, children):
+            if state(child) == "T":
+                return f"{Path(f'/proc/{child}/comm').read_text().strip()} (process {child})"
+    return ""
+
+
+@dataclass
+class Watch:
+    """A look at the ranks now and then.
+
+    pids: processes of the ranks that run on this machine, by rank.
+    limit: seconds of silence of all ranks that end the run; None for no limit.
+    warn: is given warnings.
+    """
+
+    world: int
+    pids: Mapping[int, int]
+    limit: float | None = None
+    warn: Callable[[str], None] = lambda text: None
+    seen: dict[int, int] = field(default_factory=dict)
+    """Looks in a row that found a rank stopped."""
+    counts: dict[int, int] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """When a rank last said something new, on the clock below."""
+    clock: float = 0.0
+    """Seconds that this process has watched; while it is stopped itself, they do not pass."""
+    last: float = field(default_factory=time.monotonic)
+    warned: float = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time for the next look; counts the time."""
+        now = time.monotonic()
+        if now - self.last < LOOK:
+            return False
+        self.clock += min(now - self.last, 2 * LOOK)
+        self.last = now
+        return True
+
+    def stopped(self, ranks: Sequence[int]) -> tuple[int, str] | None:
+        """The first of these ranks that is stopped, and what of it."""
+        for rank in ranks:
+            what = stopped(self.pids[rank]) if rank in self.pids else ""
+            self.seen[rank] = self.seen.get(rank, 0) + 1 if what else 0
+            if self.seen[rank] >= LOOKS:
+                return rank, what
+        return None
+
+    def listen(self, said: Mapping[int, Said]) -> None:
+        """Warn when all ranks are silent. Raises RunFailed (hang) at the limit."""
+        for rank, one in said.items():
+            if self.counts.get(rank) != one.count:
+                self.counts[rank], self.since[rank] = one.count, self.clock
+        silence = self.clock - max(self.since.values(), default=self.clock)
+        if silence < WARN:
+            self.warned = 0.0
+        elif silence >= max(WARN, 2 * self.warned):
+            self.warned = silence
+            self.warn(self._silent(said))
+        if self.limit is not None and silence >= self.limit:
+            raise RunFailed(HANG, f"{self._silent(said)} (--hang-timeout {self.limit:g})")
+
+    def _silent(self, said: Mapping[int, Said]) -> str:
+        """The rank that all others seem to wait for: the first to fall silent of those that do not wait."""
+        rank = min(said, key=lambda rank: (said[rank].waits, self.since[rank]))
+        seconds = self.clock - self.since[rank]
+        return f"rank {rank} of {self.world} has said nothing for {seconds:.0f} s, since {said[rank].doing or 'start'}"
