@@ -6,8 +6,13 @@ Reasons that say more than the error's own line are in tables RULES next to wher
 from __future__ import annotations
 
 from hybridgen import interop
+<<<<<<< HEAD
 from hybridgen.distributed import files, processes
 from hybridgen.engine import inputs, kept, machine, outputs, prepare, record
+=======
+from hybridgen.distributed import files, processes, watch
+from hybridgen.engine import environment, inputs, machine, outputs, prepare, record
+>>>>>>> 2d461a1 (Ranks share a status in memory, hand results over pipes, and end with their launcher; stopped and silent ones are told)
 from hybridgen.models import catalogue, checkpoint, look
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan import kernels
@@ -75,4 +80,16 @@ def reasons() -> dict[str, str]:
 
 def rules() -> dict[str, str]:
     """Every rule id with its reason, sorted; reasons that errors do not show say less than their own line."""
-    return dict(sorted({**OTHERS, **files.RULES, **outputs.RULES, **processes.RULES, **reasons()}.items()))
+    return dict(
+        sorted(
+            {
+                **OTHERS,
+                **files.RULES,
+                **outputs.RULES,
+                **processes.RULES,
+                **watch.RULES,
+                **environment.RULES,
+                **reasons(),
+            }.items()
+        )
+    )

@@ -98,12 +98,11 @@ def call(arguments: list[str]) -> int:
         if flags.get("debug") and error.traceback:
             text.say(error.traceback)
         return 1
-    except (KeyboardInterrupt, typer.Abort) as error:
-        stopped = error if isinstance(error, Stopped) else error.__cause__
-        if not isinstance(stopped, Stopped):
-            return 130
+    except Stopped as stopped:
         text.say(*stopped.lines())
         return 128 + stopped.number
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

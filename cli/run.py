@@ -56,11 +56,7 @@ def run(options: RunFlags, fields: dict[str, Any]) -> None:
     The path of the video goes to stdout, everything else to stderr.
     """
     reporter, screen = environment.is_reporter(), RunScreen(options)
-    try:
-        report = api.run(options, fields, screen if reporter else api.Screen())
-    except KeyboardInterrupt as interrupt:  # typer makes an exit code of it, without a word
-        text.say("stopped", *(f"  {note}" for note in getattr(interrupt, "__notes__", [])))
-        raise typer.Exit(130) from None
+    report = api.run(options, fields, screen if reporter else api.Screen())
     if report is not None and reporter:
         screen.finished(report)
 

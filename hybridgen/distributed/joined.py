@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import GRACE, OWN, RankContext
 from hybridgen.distributed.signals import SIGNALS, Stopped
 from hybridgen.distributed.status import Cause, cause_of
@@ -36,30 +37,9 @@ LEAVE = 10.0
 """Seconds that rank 0 goes on serving the store for ranks that have not left yet."""
 
 
-@dataclass(frozen=True)
-class JoinedRank:
-    """One rank of a job that another launcher started."""
-
-    rank: int
-    world: int
-    local_rank: int
-    """Number of this rank on its machine."""
-    address: str
-    """Host and port of the key-value store of rank 0 or of torchrun's agent."""
-    port: int
-    attempt: int
-    """Number of times that torchrun has restarted the ranks."""
-    agent_serves: bool
-    """Whether torchrun's agent serves the store; otherwise rank 0 must."""
-    has_parent: bool = False
-    """Whether the process that started this one stays to watch it, as torchrun's agent and Slurm's step do."""
-    secret: str = ""
-    """What the ranks of the job know and others do not; "" where the launcher carries none."""
-
-
 def identity() -> str:
     """This process as others of its machine find it: machine and process namespace, and process id."""
-    space = os.readlink("/proc/self/ns/pid")
+    space = Path("/proc/self/ns/pid").readlink()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return json.dumps([f"{boot} {space}", os.getpid(), socket.gethostname()])
 
@@ -118,7 +98,7 @@ class Peers:
         for number in SIGNALS:
             with suppress(ValueError):  # only the main thread may
                 signal.signal(number, lambda *_: self.signals.append(time.time()))
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, (KeyboardInterrupt, Stopped)):
             self.signals.append(time.time())
         first, mine, notes = self._end(cause_of(error, self.here.rank, self._doing()))
         if mine and first.signal and self._stopped_too(first):

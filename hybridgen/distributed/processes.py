@@ -121,7 +121,7 @@ def run_local(
 def _start(
     ranks: Ranks, mains: Sequence[Callable[[RankContext], Any]], start_method: str, preload: Sequence[str]
 ) -> None:
-    """Start the processes. A signal waits until all are there: hooks that Python runs after a fork swallow exceptions."""
+    """Start the processes. Signals wait until all are there: Python swallows exceptions in hooks after a fork."""
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload(list(preload))
@@ -191,13 +191,13 @@ def _die_with_parent(reader: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _watch(
-    ranks: Ranks, deadline: float | None, hang_timeout: float | None, warn: Callable[[str], None]
-) -> None:
+def _watch(ranks: Ranks, deadline: float | None, hang_timeout: float | None, warn: Callable[[str], None]) -> None:
     """Return when every rank has given its result; raise RunFailed soon after the first has ended without."""
     end = time.monotonic() + deadline if deadline else float("inf")
     running = {process.sentinel: rank for rank, process in enumerate(ranks.processes)}
-    watch = Watch(ranks.world, {rank: process.pid or 0 for rank, process in enumerate(ranks.processes)}, hang_timeout, warn)
+    watch = Watch(
+        ranks.world, {rank: process.pid or 0 for rank, process in enumerate(ranks.processes)}, hang_timeout, warn
+    )
     while running and time.monotonic() < end:
         open_pipes = [pipe for rank, pipe in enumerate(ranks.pipes) if rank not in ranks.results]
         wait = max(0.0, min(LOOK, end - time.monotonic()))
@@ -206,7 +206,7 @@ def _watch(
             if pipe in ready:
                 _receive(ranks, rank)
         for sentinel in [one for one in ready if one in running]:
-            _ended(ranks, running.pop(sentinel))  # type: ignore[call-overload]
+            _ended(ranks, running.pop(sentinel))
         if len(ranks.results) == ranks.world:
             end = min(end, time.monotonic() + GRACE)
         elif watch.due():

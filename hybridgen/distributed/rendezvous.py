@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from hybridgen.distributed.joined import JoinedRank, identity
+from hybridgen.distributed.joined import identity
+from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
 from hybridgen.errors import RunFailed
 
@@ -176,6 +177,6 @@ def _door(here: JoinedRank, say: Callable[[str], None]) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:  # a service in front of this machine, as some clusters have
             say(f"warning: {here.address} is no address of this machine: listening on all of them")
-            return socket.create_server(("0.0.0.0", here.port), backlog=1024)  # noqa: S104
+            return socket.create_server(("0.0.0.0", here.port), backlog=1024)
         problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
         raise RunFailed("launcher", f"MASTER_PORT {here.port} at {here.address} {problem}") from error

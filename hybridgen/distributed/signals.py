@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded here: a process that was just forked should load nothing
 
 
-class Stopped(KeyboardInterrupt):
+class Stopped(BaseException):
     """A signal asked the run to end. Its notes tell what was kept."""
 
     def __init__(self, number: int) -> None:

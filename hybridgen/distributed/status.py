@@ -61,7 +61,7 @@ def cause_of(error: BaseException, rank: int, doing: str) -> Cause:
     made = Cause(rank, doing, "", False, time.time(), host, trace)
     if isinstance(error, RunFailed):
         return replace(made, error=error.message, rule=error.rule)
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, (KeyboardInterrupt, Stopped)):
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         return replace(made, error=f"stopped by {number.name}", signal=int(number))
     text = str(error).strip().splitlines()[0][:ERROR] if str(error).strip() else ""

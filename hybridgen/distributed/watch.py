@@ -27,7 +27,7 @@ WARN = 60.0
 class Said(NamedTuple):
     """What a rank said last."""
 
-    count: int
+    number: int
     """How often it has said something."""
     waits: bool
     """Whether it waits for other ranks."""
@@ -103,8 +103,8 @@ class Watch:
     def listen(self, said: Mapping[int, Said]) -> None:
         """Warn when all ranks are silent. Raises RunFailed (hang) at the limit."""
         for rank, one in said.items():
-            if self.counts.get(rank) != one.count:
-                self.counts[rank], self.since[rank] = one.count, self.clock
+            if self.counts.get(rank) != one.number:
+                self.counts[rank], self.since[rank] = one.number, self.clock
         silence = self.clock - max(self.since.values(), default=self.clock)
         if silence < WARN:
             self.warned = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from hybridgen.distributed.joined import JoinedRank
+from hybridgen.distributed.place import JoinedRank
 from hybridgen.errors import RequestError
 
 RULES = {

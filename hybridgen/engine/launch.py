@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.distributed.data import packed, unpacked
-from hybridgen.distributed.joined import JoinedRank, Peers
+from hybridgen.distributed.joined import Peers
+from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext, run_local
-from hybridgen.distributed.signals import die_with_parent
+from hybridgen.distributed.signals import Stopped, die_with_parent
 from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
 from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
@@ -59,7 +60,7 @@ def launch(job: Job, start_method: str | None = None, limits: Limits = Limits())
     except RunFailed as failure:
         failure.notes += tuple(kept)
         raise
-    except KeyboardInterrupt as interrupt:
+    except (KeyboardInterrupt, Stopped) as interrupt:
         for note in kept:
             interrupt.add_note(note)
         raise
@@ -127,7 +128,7 @@ def _alone(job: Job, context: RankContext) -> Report:
         return _work(context, job)
     except BaseException as error:
         notes = _clean_up(job, context.status)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, (KeyboardInterrupt, Stopped)):
             for note in notes:
                 error.add_note(note)
             raise

@@ -34,7 +34,7 @@ def job(caption: str, index: int, dtype: str) -> Job:
 
 def verdicts(captions: list[tuple[int, str]], dtype: str, context: RankContext) -> list[tuple[str, Verdict]]:
     """Make clips on this rank alone, without files: the frames as they go to the writer, judged."""
-    alone = RankContext(0, 1, 0, context.folder, context.status)
+    alone = RankContext(0, 1, 0, context.status)
     first = set_up(alone, job(captions[0][1], captions[0][0], dtype))
     encoder = WanEncoder(first.job.plan, catalogue.DEMO_FOLDER, first.device)
     model, found = load(first), []

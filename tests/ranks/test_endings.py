@@ -30,7 +30,7 @@ from tests.support.ranks import run_ranks
 SECONDS = 60
 
 
-@pytest.mark.parametrize("how", ["raises", "is killed", "exits"])
+@pytest.mark.parametrize("how", ["raises", "is killed", "exits", "leaves"])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: int) -> None:
     def work(context: RankContext) -> None:
@@ -42,12 +42,19 @@ def test_the_first_rank_to_fail_is_named_while_its_peers_wait(how: str, victim: 
                 raise ValueError("disk on fire")
             if how == "exits":
                 os._exit(7)
+            if how == "leaves":
+                os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.zeros(1))
 
     with pytest.raises(RunFailed) as failed:
         run_ranks(4, work, kept=False)
-    cause = {"raises": "ValueError: disk on fire", "is killed": "killed by SIGKILL", "exits": "exited with code 7"}[how]
+    cause = {
+        "raises": "ValueError: disk on fire",
+        "is killed": "killed by SIGKILL",
+        "exits": "exited with code 7",
+        "leaves": "exited with code 0",
+    }[how]
     assert f"rank {victim} of 4" in failed.value.message
     assert "in step 3/9, ring hop" in failed.value.message
     assert cause in failed.value.message
@@ -108,7 +115,7 @@ def test_a_signal_ends_the_run(long_run: Command, tmp_path: Path, number: signal
     done = long_run.finish(SECONDS)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-    assert number != signal.SIGINT or "\nstopped\n" in done.stderr
+    assert ("\nstopped\n" if number == signal.SIGINT else "\nstopped by SIGTERM\n") in done.stderr
     assert gone(ranks) and list(tmp_path.iterdir()) == []
 
 

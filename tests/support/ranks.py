@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
-import tempfile
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from pathlib import Path
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import cloudpickle
@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 
 from hybridgen.distributed import peak_memory
-from hybridgen.distributed.processes import LINE, Cause, RankContext, Status, cause_of, run_local
+from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.distributed.status import Cause, Status, cause_of
 from hybridgen.errors import RunFailed
 
 FORK = multiprocessing.get_context("fork")
@@ -80,9 +81,10 @@ class Pool:
         while len(self.pipes) < world:
             self._start_rank()
         packed = cloudpickle.dumps(main)
-        with tempfile.TemporaryDirectory(prefix="hybridgen-test-") as folder:
+        with socket.create_server(("127.0.0.1", 0)) as door:
             for rank, pipe in enumerate(self.pipes[:world]):
-                pipe.send((rank, world, Path(folder), packed))
+                pipe.send((rank, world, packed))
+                send_handle(pipe, door.fileno(), self.processes[rank].pid)
             try:
                 return self._results(world, time.monotonic() + deadline)
             except BaseException:
@@ -128,17 +130,20 @@ def _serve(pipe: Connection, others: list[Connection]) -> None:
         other.close()  # an end that stays open here would keep other ranks alive
     while True:
         try:
-            rank, world, folder, packed = pipe.recv()
+            rank, world, packed = pipe.recv()
+            door = socket.socket(fileno=recv_handle(pipe))
         except EOFError:
             return
-        status = Status(bytearray(LINE * world), rank)
+        status = Status(world, rank)
         try:
-            found = pickle.loads(packed)(RankContext(rank, world, rank, folder, status))
+            found = pickle.loads(packed)(RankContext(rank, world, rank, status, door))
             if dist.is_initialized():
                 dist.destroy_process_group()
         except BaseException as error:  # noqa: BLE001 - it is raised by the one who asked
             found = cause_of(error, rank, status.read(rank))
         pipe.send_bytes(pickle.dumps(found))
+        status.close()
+        door.close()
 
 
 def without_memory() -> None:
