@@ -6,13 +6,8 @@ Reasons that say more than the error's own line are in tables RULES next to wher
 from __future__ import annotations
 
 from hybridgen import interop
-<<<<<<< HEAD
-from hybridgen.distributed import files, processes
-from hybridgen.engine import inputs, kept, machine, outputs, prepare, record
-=======
 from hybridgen.distributed import files, processes, watch
-from hybridgen.engine import environment, inputs, machine, outputs, prepare, record
->>>>>>> 2d461a1 (Ranks share a status in memory, hand results over pipes, and end with their launcher; stopped and silent ones are told)
+from hybridgen.engine import environment, inputs, kept, machine, outputs, prepare, record
 from hybridgen.models import catalogue, checkpoint, look
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan import kernels
