@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, get_args
 
 import typer
 
@@ -77,7 +77,7 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
             verb(own(**mine), given)
 
         params = [_of_recipe(*one) for one in recipe.options() if one[0] in sections]
-        params += [_parameter(item, hints(own)[item.name], item.metadata["panel"]) for item in fields(own)]
+        params += [_parameter(item, _as_typed(hints(own)[item.name]), item.metadata["panel"]) for item in fields(own)]
         command.__name__, command.__doc__ = verb.__name__, verb.__doc__
         command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in params}
@@ -93,6 +93,11 @@ def offered(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
         return [value for value in values() if value.startswith(incomplete)]
 
     return complete
+
+
+def _as_typed(kind: Any) -> Any:
+    """The type of a flag on a command line, where numbers or text are typed as text."""
+    return Optional[str] if set(get_args(kind)) >= {str, float} else kind
 
 
 def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:

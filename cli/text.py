@@ -7,11 +7,9 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
-
-from hybridgen.errors import RequestError
 
 UNLIMITED = 10_000
 """Width of a page on which no table is folded."""
@@ -124,18 +122,6 @@ def gigabytes(count: float) -> str:
     """Bytes in GB, three digits at most: 63, 1.2, 0.05."""
     value = count / 1e9
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
-
-
-def quantity(flag: str, given: str | None, units: Mapping[str, float], example: str) -> float | None:
-    """Read "40GB" or "20m"; None where nothing is given. Raises RequestError (quantity)."""
-    from hybridgen.recipe.quantity import amount
-
-    if given is None:
-        return None
-    found = amount(given, units)
-    if found is None or found <= 0:
-        raise RequestError("quantity", flag, given, "is not an amount above 0 with its unit", [example])
-    return found
 
 
 def lasting(low: float, high: float) -> str:

@@ -2,6 +2,8 @@
 
     hybridgen.generate(prompt, out, ...)   make a clip; returns a Report
     hybridgen.plan(gpus, ...)              rank the ways to spread a clip over GPUs; returns a Recommendation
+    hybridgen.Report                       what a run did: its clip, times, traffic, memory
+    hybridgen.Recommendation               ranked plans, the recommended one first
     hybridgen.Recipe                       everything one run needs, as one typed object
     hybridgen.RequestError                 raised for a request that cannot be served, before anything starts
     hybridgen.RunFailed                    raised for a run that started and did not finish
@@ -19,18 +21,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridgen.api import generate as generate
     from hybridgen.api import plan as plan
+    from hybridgen.engine.report import Report as Report
     from hybridgen.errors import RequestError as RequestError
     from hybridgen.errors import RunFailed as RunFailed
+    from hybridgen.planner.choose.ask import Recommendation as Recommendation
     from hybridgen.recipe.fields import Recipe as Recipe
+
+    __version__: str
 
 _WHERE = {
     "generate": "hybridgen.api",
     "plan": "hybridgen.api",
     "Recipe": "hybridgen.recipe.fields",
+    "Recommendation": "hybridgen.planner.choose.ask",
+    "Report": "hybridgen.engine.report",
     "RequestError": "hybridgen.errors",
     "RunFailed": "hybridgen.errors",
 }
-__all__ = ["Recipe", "RequestError", "RunFailed", "generate", "plan"]
+__all__ = ["Recipe", "Recommendation", "Report", "RequestError", "RunFailed", "generate", "plan"]
 
 
 if not TYPE_CHECKING:  # so that type checkers know a name that is not offered

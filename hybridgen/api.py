@@ -22,10 +22,12 @@ from hybridgen.errors import RequestError, RunFailed, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation
+from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.planner.choose.recommend import is_open, plan_for
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.fields import options as recipe_options
+from hybridgen.recipe.flags import of_keywords
 from hybridgen.recipe.resolve import faults, resolve
 from hybridgen.recipe.results import mismatch
 
@@ -216,25 +218,10 @@ def generate(
     call and gets the same report.
 
     Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
-    field.
+    field or a value of another type.
     """
-    options = RunOptions(
-        out=_path(out),
-        overwrite=overwrite,
-        hang_timeout=hang_timeout,
-        join_timeout=join_timeout,
-        latents=_path(latents),
-        report=_path(report),
-        preview=_path(preview),
-        gpus=gpus,
-        auto=auto,
-        hardware=None if hardware is None else str(hardware),
-        recipe=_path(recipe),
-        like=_path(like),
-        settings=list(settings),
-        engine=Engine(engine),
-        quiet=quiet,
-    )
+    given = {name: value for name, value in locals().items() if name in RunOptions.__dataclass_fields__}
+    options = of_keywords("generate", RunOptions, given)
     # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
     made = run(options, {**_as_flags("generate", fields), "prompt": prompt}, _Warnings(), "forkserver")
     assert made is not None
@@ -256,8 +243,8 @@ def plan(
     approximate: bool = False,
     fewer: bool = False,
     anchor: float | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
+    max_time: str | float | None = None,
+    memory: str | float | None = None,
     **fields: Any,
 ) -> Recommendation:
     """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `.best` is the recommended one.
@@ -267,38 +254,24 @@ def plan(
     gpus_per_node: GPUs of a host.
     recipe: recipe file, or the name of one that comes with the package.
     settings: changes of the recipe's keys, as in "request.steps=20".
-    hardware: a machine by name, or a YAML file of one; gb200-nvl72 by default.
+    hardware: a machine by name, or a YAML file of one; `hybridgen plan --help` names the default.
     heads: attention heads instead of the model's own.
     model_facts: YAML file of a model of your own.
     approximate: whether pipefusion, which changes the clip, competes.
     fewer: whether fewer GPUs are recommended where more are no faster.
     anchor: denoise seconds of this clip that were measured on one GPU.
-    max_time: seconds that a clip may take, end to end.
-    memory: bytes of a GPU that may be used.
+    max_time: seconds that a clip may take, end to end; or text, as in "20m".
+    memory: bytes of a GPU that may be used; or text, as in "40GB".
     fields: the fields of a recipe, as for generate(); degrees that are given are kept.
 
     Nothing is started and no file of the clip is opened. Raises RequestError when no plan can be, TypeError for an
-    unknown field.
+    unknown field or a value of another type.
     """
-    file = None if recipe is None else library.located(Path(recipe))
-    return plan_for(
-        compose(file, list(settings), _as_flags("plan", fields)),
-        gpus,
-        None if hardware is None else str(hardware),
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        heads=heads,
-        model_facts=_path(model_facts),
-        approximate=approximate,
-        fewer=fewer,
-        anchor=anchor,
-        max_time=max_time,
-        memory=memory,
-    )
-
-
-def _path(name: str | Path | None) -> Path | None:
-    return None if name is None else Path(name)
+    options = {name: value for name, value in locals().items() if name in PlanOptions.__dataclass_fields__}
+    own = of_keywords("plan", PlanOptions, options)
+    below = of_keywords("plan", RunOptions, {"recipe": recipe, "settings": settings})
+    file = None if below.recipe is None else library.located(below.recipe)
+    return plan_for(compose(file, below.settings or [], _as_flags("plan", fields)), own)
 
 
 def _as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from hybridgen.planner.choose.no_plan import all_rejected
 from hybridgen.planner.choose.ranking import Candidate, kinds
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
-from hybridgen.recipe import quantity
 from hybridgen.recipe.fields import Recipe, compose
 from hybridgen.recipe.flags import words_of
 from hybridgen.recipe.text import dumps, save
@@ -64,20 +63,7 @@ def plan(own: PlanFlags, given: dict[str, Any]) -> None:
 
 def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
     """The planner's recommendation; a warning goes to stderr. Raises RequestError."""
-    found = recommend.plan_for(
-        recipe,
-        own.gpus,
-        own.hardware,
-        nodes=own.nodes,
-        gpus_per_node=own.gpus_per_node,
-        heads=own.heads,
-        model_facts=own.model_facts,
-        approximate=own.approximate,
-        fewer=own.fewer,
-        anchor=own.anchor,
-        max_time=text.quantity("max-time", own.max_time, quantity.SECONDS, "90s"),
-        memory=text.quantity("memory", own.memory, quantity.BYTES, "40GB"),
-    )
+    found = recommend.plan_for(recipe, own)
     if own.anchor is not None:
         text.say(*recommend.doubts(find(own.hardware or DEFAULT), found.ask.template, own.anchor))
     return found

@@ -6,9 +6,18 @@ and the JSON schema as well, by pydantic, which reads `description` from a field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
-from typing import Any
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from hybridgen.errors import RequestError, did_you_mean
+from hybridgen.recipe.typed import hints, plain
+
+T = TypeVar("T")
+WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+"""What a keyword takes, by the type of its field."""
 
 
 def flag(
@@ -53,3 +62,33 @@ def words_of(given: Any, leave_out: Collection[str] = ()) -> list[str]:
             shown = [] if one is True else [f"{one:g}" if isinstance(one, float) else str(one)]
             words += [name_of(item), *shown]
     return words
+
+
+def of_keywords(function: str, declared: type[T], given: Mapping[str, Any]) -> T:
+    """An instance of a dataclass of flags from keywords of a function of that name.
+
+    Raises TypeError for a value of another type, RequestError (usage) for a word that is not one of a few.
+    """
+    types: dict[str, Any] = {name: plain(hint) for name, hint in hints(declared).items()}
+    values = {name: _taken(function, name, types[name], value) for name, value in given.items() if value is not None}
+    return declared(**values)
+
+
+def _taken(function: str, name: str, kind: Any, value: Any) -> Any:
+    """The value of one keyword in the type of its field; paths and numbers may be given as text and whole numbers."""
+    if get_origin(kind) is list:
+        if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+            raise TypeError(f"{function}() takes a list of texts as {name}, not {value!r}")
+        return list(value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        names = [one.value for one in kind]
+        if value not in names:
+            near = did_you_mean(str(value), names) or names
+            raise RequestError("usage", name, value, f"is not one of {', '.join(names)}", near)
+        return kind(value)
+    others: dict[Any, tuple[type, ...]] = {Path: (str,), str: (Path,), float: (int,)}
+    also = others.get(kind, (int,) if float in get_args(kind) else ())
+    if not isinstance(value, (kind, *also)) or (isinstance(value, bool) and kind is not bool):
+        words = WORDS.get(kind, "a number, or text with a unit,")
+        raise TypeError(f"{function}() takes {words} as {name}, not {value!r}")
+    return kind(value) if kind in (Path, str) else value

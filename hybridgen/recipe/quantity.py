@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+
+from hybridgen.errors import RequestError
 
 BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -17,3 +20,16 @@ def amount(given: str, units: Mapping[str, float]) -> float | None:
     match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d*)?)\s*([a-zA-Z/]*)\s*", given)
     size = units.get(match[2].lower()) if match else None
     return None if match is None or size is None else float(match[1]) * size
+
+
+def read(flag: str, given: str | float | None, units: Mapping[str, float], example: str) -> float | None:
+    """Read "40GB" or "20m", or a number of bytes or seconds; None where nothing is given.
+
+    Raises RequestError (quantity).
+    """
+    if given is None:
+        return None
+    found = amount(given, units) if isinstance(given, str) else given
+    if found is None or not 0 < found < math.inf:
+        raise RequestError("quantity", flag, given, "is not an amount above 0 with its unit", [example])
+    return found

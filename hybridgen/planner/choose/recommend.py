@@ -13,6 +13,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.no_plan import refusal
+from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.planner.choose.ranking import Candidate, tie_share
 from hybridgen.planner.choose.reasons import explained
 from hybridgen.planner.choose.report import with_parallel
@@ -34,45 +35,22 @@ MAX_SURPRISE = 3
 """Factor by which a measured time may differ from the prediction without a warning."""
 
 
-def plan_for(
-    recipe: Recipe,
-    gpus: int | None = None,
-    hardware: str | None = None,
-    *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    heads: int | None = None,
-    model_facts: Path | None = None,
-    approximate: bool = False,
-    fewer: bool = False,
-    anchor: float | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
-) -> Recommendation:
-    """Ranked plans for what a recipe leaves open, the recommended one first.
-
-    gpus: how many there are; without it hosts, or the recipe's degrees, say so.
-    hardware: a machine by name, or a YAML file of one.
-    heads: attention heads instead of the model's own.
-    model_facts: YAML file of a model that is not in the catalogue.
-    approximate: whether pipefusion competes.
-    fewer: take fewer GPUs where more are no faster.
-    anchor: denoise seconds of the clip that were measured on one GPU.
-    max_time, memory: limits, in seconds of the clip end to end and in bytes of a GPU.
-
-    Raises RequestError.
+def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
+    """Ranked plans for what a recipe leaves open, the recommended one first; without a number of GPUs, hosts or the
+    recipe's degrees say how many there are. Raises RequestError.
     """
-    facts, parallel = facts_of(recipe, model_facts, heads), recipe.parallel
-    count, per_node = count_gpus(gpus, nodes, gpus_per_node, given_degrees(parallel))
-    machine = find(hardware or DEFAULT).joined(per_node)
-    if not approximate:
+    facts, parallel = facts_of(recipe, options.model_facts, options.heads), recipe.parallel
+    gpus, nodes, memory, max_time = options.gpus, options.nodes, options.size, options.seconds
+    count, per_node = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel))
+    machine = find(options.hardware or DEFAULT).joined(per_node)
+    if not options.approximate:
         refuse_idle_options(parallel, Degrees(**given_degrees(parallel)))
     ask = ask_for(published_frames(recipe, facts), count, machine, facts)
-    if anchor is not None:
-        ask = replace(ask, hardware=anchored(machine, ask.template, anchor))
-    ask = replace(ask, approximate=approximate, memory=memory, max_time=max_time)
+    if options.anchor is not None:
+        ask = replace(ask, hardware=anchored(machine, ask.template, options.anchor))
+    ask = replace(ask, approximate=options.approximate, memory=memory, max_time=max_time)
     try:
-        return with_fewer(ask) if fewer else recommend(ask)
+        return with_fewer(ask) if options.fewer else recommend(ask)
     except RequestError as error:
         raise with_counts(error, count, gpus, nodes) from error
 
