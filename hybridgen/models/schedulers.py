@@ -5,6 +5,9 @@ Each rank steps its own part of the latents, so a scheduler must act on every nu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
+
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, text, whole
@@ -14,9 +17,9 @@ SHIFT = number(1e-6, 1e4, 1.0)
 
 UNIPC: Table = {
     "_class_name": text(),
-    "num_train_timesteps": whole(1, 100_000, 1000),
-    "beta_start": number(0, 1, 0.0001),
-    "beta_end": number(0, 1, 0.02),
+    "num_train_timesteps": whole(100, 100_000, 1000),
+    "beta_start": number(0, 0.1, 0.0001),
+    "beta_end": number(0, 0.1, 0.02),
     "beta_schedule": only("linear", "scaled_linear", "squaredcos_cap_v2", default="linear"),
     "trained_betas": listed(number(0, 1), 1, 100_000, None, null=True),
     "solver_order": whole(1, 3, 2),
@@ -37,18 +40,18 @@ UNIPC: Table = {
     "time_shift_type": only("exponential", "linear", default="exponential"),
     "sigma_min": SIGMA,
     "sigma_max": SIGMA,
-    "shift_terminal": SIGMA,
+    "shift_terminal": number(1e-6, 0.999, None, null=True),
 }
 EULER: Table = {
     "_class_name": text(),
-    "num_train_timesteps": whole(1, 100_000, 1000),
+    "num_train_timesteps": whole(100, 100_000, 1000),
     "shift": SHIFT,
     "base_shift": number(-100, 100, 0.5, null=True),
     "max_shift": number(-100, 100, 1.15, null=True),
     "base_image_seq_len": whole(1, 10**9, 256),
     "max_image_seq_len": whole(1, 10**9, 4096),
     "invert_sigmas": switch(False),
-    "shift_terminal": SIGMA,
+    "shift_terminal": number(1e-6, 0.999, None, null=True),
     "use_karras_sigmas": switch(False, null=True),
     "use_exponential_sigmas": switch(False, null=True),
     "use_beta_sigmas": switch(False, null=True),
@@ -81,7 +84,27 @@ def look(folder: Folder, kind: str) -> Config:
     on = [setting for setting in TIMETABLES if found.get(setting)]
     if len(on) > 1:
         raise _refused(folder, f"{name} sets {' and '.join(on)}", "at most one says where the steps are")
+    if found["use_beta_sigmas"] and find_spec("scipy") is None:
+        raise _refused(folder, f"{name} sets use_beta_sigmas", "it needs scipy: pip install scipy")
+    if kind == "UniPCMultistepScheduler":
+        for what, why in _impossible(found):
+            raise _refused(folder, f"{name} {what}", why)
     return found
+
+
+def _impossible(config: Config) -> Iterator[tuple[str, str]]:
+    """Settings of UniPC that diffusers itself stops at, or that make NaN, and why."""
+    flow, to_zero = config["use_flow_sigmas"], config["final_sigmas_type"] != "sigma_min"
+    if (flow or config["prediction_type"] == "flow_prediction") and not config["predict_x0"]:
+        yield "has predict_x0 off", "a flow is turned into clean latents"
+    if config["shift_terminal"] is not None and not flow:
+        yield "sets shift_terminal", "it goes with use_flow_sigmas"
+    if config["use_exponential_sigmas"] and flow:
+        yield "sets use_exponential_sigmas", "flow matching ends at a noise level of 0, which has no logarithm"
+    if to_zero and not config["lower_order_final"]:
+        yield "has lower_order_final off", "the last step ends without noise, where higher orders are not defined"
+    if to_zero and config["solver_type"] == "bh1":
+        yield "has solver_type bh1", "the last step ends without noise, where it is not defined"
 
 
 def shift(folder: Folder) -> float | None:
