@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hybridgen.distributed.place import JoinedRank
-from hybridgen.distributed.processes import GRACE, OWN, RankContext
+from hybridgen.distributed.processes import GRACE, RankContext
 from hybridgen.distributed.signals import SIGNALS, Stopped
 from hybridgen.distributed.status import Cause, cause_of
 from hybridgen.distributed.watch import HANG, LOOK, Said, Watch, is_gone, state
@@ -31,8 +31,9 @@ BEAT = 1.0
 """Seconds between two beats of a rank."""
 DEAF = 1.0
 """Seconds after which a signal is acted on here where the main thread cannot: it may be inside a collective."""
-TOGETHER = 0.05
-"""Seconds within which ranks hear a signal that was sent to all."""
+TOGETHER, LINGER = 0.5, 0.7
+"""Seconds within which ranks hear a signal that was sent to all; and how long a rank that heard one stays, so that what
+its launcher sends to the others because it ended is not taken for the same."""
 LEAVE = 10.0
 """Seconds that rank 0 goes on serving the store for ranks that have not left yet."""
 
@@ -132,8 +133,9 @@ class Peers:
         """Tell the others why this rank ends: (the first cause, whether this rank tells the user, what was kept)."""
         self.over.set()
         try:
-            if self.here.rank == cause.rank:  # else it is told of already
-                self.store.append("causes", json.dumps(asdict(replace(cause, traceback=""))) + "\n")
+            leaving = replace(cause, rank=self.here.rank, secondary=True)  # no rank goes without a word
+            for one in [cause] if cause.rank == self.here.rank else [cause, leaving]:
+                self.store.append("causes", json.dumps(asdict(replace(one, traceback=""))) + "\n")
             first = self._first(cause)
             if first.rule or (first.signal and self._stopped_too(first)):
                 mine = self.here.rank == 0  # every rank ends with it
@@ -142,11 +144,13 @@ class Peers:
         except RuntimeError:  # rank 0 served the store, and is gone
             first = self._without_a_word(0) if cause.secondary else cause
             mine = self.here.rank == min((rank for rank in range(1, self.here.world) if self._is_here(rank)), default=0)
-        return first, mine, self.clean_up()
+        notes = self.clean_up()
+        time.sleep(LINGER if self.signals else 0)
+        return first, mine, notes
 
     def _stopped_too(self, first: Cause) -> bool:
         """Whether the signal that ended a rank came to this one as well, rather than as a consequence."""
-        end = time.time() + OWN
+        end = time.time() + TOGETHER
         while not self.signals and time.time() < end:
             time.sleep(0.01)
         return bool(self.signals) and self.signals[0] - first.when < TOGETHER

@@ -121,6 +121,7 @@ def test_a_signal_ends_the_run(long_run: Command, tmp_path: Path, number: signal
 
 def test_ranks_do_not_outlive_a_killed_launcher(long_run: Command) -> None:
     ranks = children(long_run.pid)
+    os.kill(ranks[1], signal.SIGSTOP)
     os.kill(long_run.pid, signal.SIGKILL)
     os.waitpid(long_run.pid, 0)
     assert len(ranks) == 4
