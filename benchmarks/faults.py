@@ -51,8 +51,7 @@ class Run:
         if not self.joined:
             return [pid for pid in children(self.process.pid) if "hybridgen" in command(pid)]
         ranks = {environment(pid).get("RANK"): pid for pid in below if environment(pid).get("RANK")}
-        found = [pid for _, pid in sorted((int(rank), pid) for rank, pid in ranks.items() if rank is not None)]
-        return found
+        return [pid for _, pid in sorted((int(rank), pid) for rank, pid in ranks.items() if rank is not None)]
 
     def ffmpeg(self) -> list[int]:
         return [pid for pid in descendants(self.process.pid) if "ffmpeg" in command(pid)]
@@ -214,7 +213,9 @@ def outcome(run: Run, says: str, since: float) -> dict[str, object]:
         "orphans": len(run.alive()),
         "hidden": [name for name in left if name.startswith(".")],
         "kept": [name for name in left if not name.startswith(".")],
-        "said": [line for line in run.said.splitlines() if "error[" in line or line.startswith(("stopped", "  kept"))],
+        "said": [
+            line for line in run.said.splitlines() if "error[" in line or line.startswith("stopped") or "kept:" in line
+        ],
     }
 
 
