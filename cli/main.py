@@ -88,7 +88,7 @@ def call(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if error.format_message():  # none: help was shown, since no command of a group was given
-            _refuse(found := _usage(error, arguments), [], _wants_json(found, arguments, flags))
+            _refuse(found := _usage(error, arguments), ["hybridgen", *arguments], _wants_json(found, arguments, flags))
         return 2
     except RequestError as error:
         _refuse(error, ["hybridgen", *arguments], _wants_json(error, arguments, flags))

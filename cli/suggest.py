@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hybridgen.recipe import library
 from hybridgen.recipe.fields import compose, keys_of
 from hybridgen.recipe.typed import dotted
 
-DEPTH = 3
+DEPTH = 5
 """Most refusals that are followed from one suggestion."""
 WRITES = ("save", "plot")
 """Flags of `plan` that write a file; they are left out where a command is only tried."""
@@ -83,8 +83,9 @@ def _with(words: list[str], change: Change) -> list[str]:
     recipe, settings = _values(words, "--recipe"), _values(words, "--set")
     gone = [keys for name, value in change.items() if value is None and (keys := keys_of(name))]
     if gone and (recipe or settings):
-        held = compose(library.located(Path(recipe[-1])) if recipe else None, settings, {})
-        gone = [keys for keys in gone if attrgetter(dotted(keys))(held) is not None]
+        with suppress(RequestError):
+            held = compose(library.located(Path(recipe[-1])) if recipe else None, settings, {})
+            gone = [keys for keys in gone if attrgetter(dotted(keys))(held) is not None]
         found += [word for keys in gone for word in ("--set", f"{dotted(keys)}=null")]
     return found
 

@@ -109,8 +109,10 @@ def _composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
 
         raise with_others(error, file) from error
     if file is not None and len(found := faults(recipe)[0]) > 1:
+        changes = [one.tries[0] for one in found if one.tries]
+        merged = {name: value for one in changes if not isinstance(one, str) for name, value in one.items()}
         found[0].others = tuple(one.changed(tries=()) for one in found[1:])
-        raise found[0].changed(tries=())
+        raise found[0].changed(tries=[merged] if merged else [])
     return recipe
 
 

@@ -126,9 +126,8 @@ def guidance_of(request: Request, facts: ModelFacts) -> tuple[float, float]:
     Raises RequestError (guidance-2) when there is no second expert.
     """
     if request.guidance_2 is not None and facts.experts == 1:
-        raise RequestError(
-            "guidance-2", "guidance-2", f"{request.guidance_2:g}", f"needs two experts, and {facts.name} has one"
-        )
+        problem = f"needs two experts, and {facts.name} has one"
+        raise RequestError("guidance-2", "guidance-2", f"{request.guidance_2:g}", problem, tries=[{"guidance-2": None}])
     defaults = facts.defaults
     for flag, value in (("guidance", request.guidance), ("guidance-2", request.guidance_2)):
         if value is not None and not math.isfinite(value):

@@ -336,7 +336,7 @@ def _of_flag(section: str, item: Any, value: Any) -> Any:
 def _check_size(item: Any, value: Any) -> None:
     """Raise RequestError (recipe-value) for a whole number that is too large for a float."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        digits = int(math.log10(abs(value))) + 1
+        digits, most = int(math.log10(abs(value))) + 1, 2**63 - 1 if item.name == "seed" else LARGEST
         raise RequestError(
-            "recipe-value", name_of(item).removeprefix("--"), f"of {digits} digits", "is too large", [LARGEST]
+            "recipe-value", name_of(item).removeprefix("--"), f"of {digits} digits", "is too large", [most]
         )

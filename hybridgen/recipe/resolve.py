@@ -154,7 +154,8 @@ def given_degrees(parallel: Parallel) -> dict[str, Value]:
         if twice := [name for name in shorthand.sets if name in given]:
             names = " and ".join(f"--{name}" for name in shorthand.sets)
             problem = f"says the same as --{twice[0]} {given[twice[0]]}; give --{shorthand.name}, or {names}"
-            raise RequestError(shorthand.rule, shorthand.name, text, problem)
+            tries = [dict.fromkeys(twice), {shorthand.name: None}]
+            raise RequestError(shorthand.rule, shorthand.name, text, problem, tries=tries)
         given |= shorthand.parse(text)
     return given
 

@@ -14,8 +14,8 @@ from hybridgen.recipe import typed
 from hybridgen.recipe.typed import LARGEST, Keys, Misfit, dotted
 
 T = TypeVar("T")
-MOST_BYTES, MOST_KEYS = 2**20, 100_000
-"""Most bytes and keys of a file. Aliases of YAML can make many keys from a few bytes."""
+MOST_BYTES, MOST_KEYS, MOST_LEVELS = 2**20, 10_000, 50
+"""Most bytes, keys and levels of a file. Aliases of YAML can make many keys from a few bytes."""
 
 
 class Kind(NamedTuple):
@@ -134,6 +134,8 @@ def _keys(node: Any) -> Iterator[tuple[Keys, Any, bool]]:
     for number, found in enumerate(_below(node, ())):
         if number == MOST_KEYS:
             raise ValueError(f"more than {MOST_KEYS:,} keys, aliases followed")
+        if len(found[0]) > MOST_LEVELS:
+            raise RecursionError
         yield found
 
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 from hybridgen.errors import did_you_mean
 
 T = TypeVar("T")
+MOST = 100
+"""Most misfits that are told of one content."""
 Keys = tuple[str | int, ...]
 """Path to a value: keys of mappings and numbers of list entries, as in ("measured", 0, "status")."""
 
@@ -51,7 +53,7 @@ def convert(declared: type[T], content: Any) -> tuple[T | None, list[Misfit]]:
     try:
         return _adapter(kind).validate_json(text, strict=True), []
     except ValidationError as error:
-        found = [_misfit(kind, content, one) for one in error.errors(include_url=False)]
+        found = [_misfit(kind, content, one) for one in error.errors(include_url=False)[:MOST]]
         return None, list({one.keys: one for one in reversed(found)}.values())[::-1]  # of a union, its first type
 
 

@@ -1,14 +1,21 @@
-"""What a refusal of hybridgen plan suggests: every command on a try: line works."""
+"""What a refusal suggests: every command on a try: line works, and every nearest value is legal."""
 
 from __future__ import annotations
 
 import random
 import re
 import shlex
+from pathlib import Path
 
 import pytest
+from typer.exceptions import TyperException
 
-from hybridgen.cli.main import call
+from hybridgen.cli.main import app, call
+from hybridgen.cli.suggest import refusal, working
+from hybridgen.errors import RequestError, changed
+from hybridgen.recipe import library
+from hybridgen.recipe.fields import keys_of
+from hybridgen.recipe.typed import dotted
 
 MODELS = ("wan2.2", "wan2.1-1.3b", "cosmos2.5-14b", "cosmos3", "demo")
 MACHINES = ("gb200-nvl72", "h200", "rtx4090")
@@ -68,3 +75,81 @@ def test_every_suggested_command_works(capsys: pytest.CaptureFixture[str]) -> No
     for request, commands in tries.items():
         for command in commands:
             assert call(shlex.split(command)) == 0, (request, command, capsys.readouterr().err)
+
+
+SPLITS: dict[str, tuple[object, ...]] = {
+    "cfg": (1, 2, 3, 0),
+    "ulysses": (1, 3, 6, 8, 40),
+    "ring": (1, 2, 9),
+    "attn2d": ("2x2", "3x1", "1x1"),
+    "tp": (2, 3, 5),
+    "vae": (1, 3, 9, 40),
+    "pipefusion": (2, 50, "2:1,3"),
+    "usp": ("3x2", "8x1", "7x3"),
+    "patches": (2, 10**6),
+    "warmup": (0, 2),
+    "order": ("cfg,ulysses", "foo", "row"),
+}
+ASKED: dict[str, tuple[object, ...]] = {
+    "frames": (0, 16, 80, 81, 5000),
+    "size": ("64x64", "1280x700", "9999x9999", "abc"),
+    "steps": (0, 20),
+    "guidance": (0, 1, 3),
+    "guidance-2": (1, 2, "inf"),
+    "seed": (-1, 2**70),
+    "fps": (0, 16),
+    "image": ("a.png",),
+    "last-image": ("b.png",),
+    "video": ("v.mp4",),
+    "dtype": ("fp8", "fp16"),
+    "attention": ("sdpa", "foo", "cudnn"),
+    "model": ("demo", "wan22", "cosmos3", "wan2.1-1.3b", "wan2.2-i2v", "cosmos-predict2-2b-text2image"),
+    "gpus": (1, 6, 8, 72),
+    "revision": ("abc",),
+}
+FOREIGN = (
+    "--num_frames 17",
+    "--height 64 --width 64",
+    "--lora x",
+    "--use_cfg_parallel",
+    "--ulysses_degree 4",
+    "--sizes 3",
+)
+
+
+def runs(count: int) -> list[list[str]]:
+    """Dry runs drawn with a fixed seed, with recipes, --set and other tools' flags, most of which cannot be."""
+    draw, found = random.Random(5), []
+    for _ in range(count):
+        words = ["run", "--dry-run", "--device", "cpu"]
+        words += ["--recipe", draw.choice(library.names())] if draw.random() < 0.5 else []
+        for name in draw.sample([*SPLITS, *ASKED], draw.choice((1, 2, 2, 3))):
+            value = str(draw.choice({**SPLITS, **ASKED}[name]))
+            keys = dotted(keys_of(name))
+            words += ["--set", f"{keys}={value}"] if keys and draw.random() < 0.3 else [f"--{name}", value]
+        found.append([*words, *(draw.choice(FOREIGN).split() if draw.random() < 0.15 else [])])
+    return found
+
+
+def test_every_suggestion_of_a_run_works(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Commands run dry, but for files that are still to be made; nearest values are not refused for their flag."""
+    monkeypatch.chdir(tmp_path)
+    tried = near = 0
+    for words in runs(100):
+        for command in suggested(shlex.join(words), capsys):
+            if not command.endswith("--help"):
+                error, tried = refusal(["hybridgen", *shlex.split(command)], app), tried + 1
+                assert error is None, (words, command, str(error))
+        try:
+            app(words, standalone_mode=False, obj={})
+        except RequestError as error:
+            told = working(error, ["hybridgen", *words], app)
+            flag = told.flag if keys_of(told.flag) and told.place is None and not isinstance(told.nearest, str) else ""
+            for value in told.nearest if flag else ():
+                other, near = refusal(changed(["hybridgen", *words], {flag: str(value)}), app), near + 1
+                assert other is None or other.flag != flag, (words, value, str(other))
+        except TyperException:
+            continue
+    assert tried > 60 and near > 20
