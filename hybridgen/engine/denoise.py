@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridgen.engine.rank import Rank
+from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 
 
@@ -21,11 +22,14 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
         for step in steps:
             began = time.perf_counter()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
-            if step.index and step.expert != steps[step.index - 1].expert:
+            takes_over = step.index == 0 or step.expert != steps[step.index - 1].expert
+            if takes_over and step.index:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
             x = model.slots.advance(x, model.slots.predict(x, step), step)
             if rank.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
+            if takes_over:  # what is wrong with an expert's weights shows at once
+                check_finite(x, f"numbers after step {step.index + 1}")
             rank.steps.append(time.perf_counter() - began)
             rank.progress.step(rank.steps[-1])
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])

@@ -14,6 +14,7 @@ from hybridgen.engine.job import LATENTS, Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, default_name, endings
 from hybridgen.errors import RequestError
+from hybridgen.models import catalogue
 from hybridgen.models.cosmos import guardrail
 from hybridgen.models.registry import family_of
 from hybridgen.plan.kernels import select
@@ -93,12 +94,13 @@ def _model(recipe: Recipe, plan: Plan) -> str:
 
 
 def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> Path:
-    """Look at every file that a run will write, and return the path of the clip. Raises RequestError.
+    """Look at every file that a run will read or write, and return the path of the clip. Raises RequestError.
 
     A run without a prompt or seed, as a dry run may be, is looked at under a name that it may get.
     """
     request, facts, legal = recipe.request, plan.facts, endings(plan.clip.frames)
     video = outputs.video or default_name(request.prompt or "", request.seed or 0, legal[0])
+    catalogue.look_at(facts)
     if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
         check_outputs(outputs, video, legal, inputs.files)
         if facts.guarded:

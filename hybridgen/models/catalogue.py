@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.models.checkpoint import diffusers_names, from_folder
+from hybridgen.models.headers import Missing
 from hybridgen.models.registry import KINDS, MODELS
 from hybridgen.models.tiny import cache
 from hybridgen.plan.facts import ModelFacts, RequestDefaults
@@ -59,6 +60,20 @@ def find(name: str | None, revision: str | None = None) -> ModelFacts:
     if name.count("/") == 1 and (cached := _cached_snapshot(name, revision)):
         return replace(from_folder(cached), name=name, source=name, revision=revision)
     raise _unknown(name)
+
+
+def look_at(facts: ModelFacts) -> None:
+    """Look at what is in the hub's cache of a model with a hub id; a folder was looked at when its facts were read.
+
+    Raises RequestError for what is wrong with it, but not for files that are still to be fetched.
+    """
+    if Path(facts.source).is_absolute() or (cached := _cached_snapshot(facts.source, facts.revision)) is None:
+        return
+    try:
+        from_folder(cached)
+    except RequestError as error:
+        if not isinstance(error.__cause__, Missing):
+            raise
 
 
 def _unknown(name: str) -> RequestError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hybridgen.errors import RequestError
 from hybridgen.models import headers
-from hybridgen.models.headers import Stored, Unreadable
+from hybridgen.models.headers import Missing, Stored, Unreadable
 from hybridgen.models.keys import Table, checked
 
 Config = dict[str, Any]
@@ -94,7 +94,7 @@ class Folder:
             for name in order:
                 if (folder / name).exists() or (folder / name).is_symlink():
                     return self._indexed(component, name) if name == index else {single: None}
-        raise self._no_weights(component, stems)
+        raise self._no_weights(component, stems) from Missing()
 
     def _indexed(self, component: str, index: str) -> dict[str, set[str] | None]:
         """The files that an index names."""

@@ -35,6 +35,10 @@ class Unreadable(Exception):
     """What is wrong with a file, as a clause that follows its name."""
 
 
+class Missing(Unreadable):
+    """There is no such file."""
+
+
 def read_header(path: Path) -> dict[str, Stored]:
     """The tensors of a file, after checking that it holds all their bytes. Raises Unreadable."""
     size = check_fetched(path)
@@ -61,7 +65,9 @@ def regular_size(path: Path) -> int:
     try:
         found = path.stat()
     except OSError as error:
-        raise Unreadable("is missing" if isinstance(error, FileNotFoundError) else f"{error.strerror}") from error
+        if isinstance(error, FileNotFoundError):
+            raise Missing("is missing") from error
+        raise Unreadable(f"{error.strerror}") from error
     if not path.is_file():
         raise Unreadable("is no regular file")
     return found.st_size

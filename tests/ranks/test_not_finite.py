@@ -17,7 +17,8 @@ NAN = struct.pack("<H", 0x7FC0)
 @pytest.mark.parametrize(
     ("component", "tensor", "says"),
     [
-        ("transformer_2", "proj_out.bias", "numbers of the final latents are NaN or infinite"),
+        ("transformer_2", "proj_out.bias", "numbers after step 2 are NaN or infinite"),
+        ("text_encoder", "encoder.final_layer_norm.weight", "numbers after step 1 are NaN or infinite"),
         ("vae", "decoder.conv_out.bias", "pixels are NaN or infinite"),
     ],
 )
