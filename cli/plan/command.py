@@ -113,9 +113,8 @@ class Page:
 
     def as_recipe(self, candidate: Candidate) -> Recipe:
         plan = candidate.plan
-        return report.recipe_of(
-            plan, self.recipe.model or plan.facts.name, self.found.ask.hardware.name, self.found.ask.memory
-        )
+        model, ask = self.recipe.model or plan.facts.name, self.found.ask
+        return report.recipe_of(self.recipe, plan, model, ask.hardware.name, ask.memory)
 
     def as_data(self) -> dict[str, Any]:
         """The page as plain data, for --json."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span, table
+from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span
 from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import domains, used_axes
@@ -162,6 +162,7 @@ def rejected(found: Sequence[Rejected]) -> list[str]:
     """The table of rejected plans, each with its rule and the nearest plan."""
     if not found:
         return ["nothing near the request is illegal or does not fit"]
-    lines = table(["rejected", "rule", "nearest"], [[str(r.plan.degrees), r.error.rule, r.nearest] for r in found])
+    rows = [[str(r.plan.degrees), r.error.rule, r.nearest] for r in found]
+    lines = fitting(["rejected", "rule", "nearest"], rows, ["nearest"])
     messages = [message for r in found for message in paragraph("", f"{r.plan.degrees}: {r.error.message}", 2)]
     return [*lines, "", *messages, "", "hybridgen explain RULE gives a rule's reason"]

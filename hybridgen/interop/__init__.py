@@ -5,12 +5,14 @@ What an engine cannot do is refused, and what it would do differently is a warni
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 from hybridgen.errors import Change, RequestError
 from hybridgen.plan.degrees import Degree, Value
 from hybridgen.plan.plan import Plan
+from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.flags import name_of
 
 RULES = {
     "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
@@ -51,3 +53,11 @@ def unnamed(plan: Plan, target: str) -> dict[str, bool]:
 
 def _used(plan: Plan) -> list[Degree]:
     return sorted(plan.degrees.used(), key=lambda degree: degree.listed)
+
+
+def others_given(recipe: Recipe, known: Collection[str]) -> Iterator[str]:
+    """Flags and values of what a recipe's request and runtime give and an export does not know of."""
+    for section in (recipe.request, recipe.runtime):
+        for item in fields(section):
+            if item.name not in known and (value := getattr(section, item.name)) is not None:
+                yield f"{name_of(item)} {value}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridgen.interop import Export, named, refuse, unnamed
+from hybridgen.interop import Export, named, others_given, refuse, unnamed
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.strategies import registry
@@ -18,6 +18,11 @@ ENGINE = "TensorRT-LLM VisualGen"
 TARGET = "trtllm"
 DEGREES = {d.engines[TARGET]: d.name for d in registry.DEGREES if TARGET in d.engines and len(d.axes) == 1}
 """TensorRT-LLM's names of degrees that are numbers, and the names here."""
+KNOWN = (
+    *("image", "last_image", "video", "size", "frames", "steps", "guidance", "guidance_2", "seed", "fps"),
+    *("device", "dtype", "attention"),
+)
+"""Fields of request and runtime that are in the file, named in a warning of its own, or refused."""
 BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
 """TensorRT-LLM's names of kernels; VANILLA returns no log-sum-exp, so merging needs FA4."""
 
@@ -87,11 +92,12 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
 
 
 def _given(recipe: Recipe, plan: Plan) -> list[str]:
-    """Conditioning inputs of the clip in words, with their files if they are named."""
+    """Conditioning inputs of the clip in words, with their files if they are named, and all else that is given."""
     clip, request = plan.clip, recipe.request
     kinds = (
         (clip.image, "image", request.image),
         (clip.last_image, "last image", request.last_image),
         (clip.video, "video", request.video),
     )
-    return [f"{kind} {name}" if name else f"the {kind}" for needed, kind, name in kinds if needed]
+    found = [f"{kind} {name}" if name else f"the {kind}" for needed, kind, name in kinds if needed]
+    return [*found, *others_given(recipe, KNOWN)]

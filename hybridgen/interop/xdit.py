@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hybridgen.engine.prepare import negative_prompt
 from hybridgen.errors import Change
-from hybridgen.interop import Export, named, refuse, unnamed
+from hybridgen.interop import Export, named, others_given, refuse, unnamed
 from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
@@ -35,6 +35,11 @@ KERNELS = {
     "flash-attn-4": "FLASH_4",
 }
 """xDiT's names of attention kernels."""
+KNOWN = (
+    *("prompt", "negative_prompt", "image", "last_image", "video", "size", "frames", "steps", "guidance", "guidance_2"),
+    *("seed", "fps", "device", "dtype", "attention"),
+)
+"""Fields of request and runtime that become arguments, or are refused where xDiT would do otherwise."""
 FPS, SEED, FLOW_SHIFT = 16, 42, 12
 """xDiT's defaults: frame rate, seed and flow shift."""
 
@@ -83,6 +88,7 @@ def warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
             f"xDiT sets the scheduler's flow shift to {FLOW_SHIFT} unless --flow_shift says otherwise; the model's own "
             "is in its scheduler/scheduler_config.json, which is not on this machine"
         )
+    found += [f"not passed on: {given}" for given in others_given(recipe, KNOWN)]
     if recipe.request.seed is None:
         found.append(f"no seed is given; xDiT takes {SEED}")
     found.append("xDiT draws the noise on the GPU, so the same seed is another clip than hybridgen's")

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hybridgen.plan.plan import Clip
 from hybridgen.planner.choose import recommend
 from hybridgen.planner.choose.ask import ask_for
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.recipe.check import check
 from hybridgen.recipe.fields import compose
 from hybridgen.recipe.resolve import resolve
 
@@ -101,8 +103,25 @@ def test_rejected_names_rule_and_neighbour(plan: Any) -> None:
     out = plan("--gpus 72 --rejected")
     assert re.search(r"cfg2 ulysses3 attn2d4x3 +ulysses-heads +cfg2 ulysses4 attn2d3x3 vae8", out)
     assert "--ulysses 3: does not divide the 40 heads" in out
+    out = plan("--gpus 8 --hardware h100 --rejected")
+    for degrees, rule in (("cfg2 ulysses3", "ulysses-heads"), ("cfg2 ulysses7", "ulysses-heads"), ("cfg3", "cfg-")):
+        assert re.search(rf"^{degrees}\b.* {rule}.* +cfg2 ", out, re.M)
+    assert "vae17" not in out
+    out = plan("--gpus 8 --hardware h100 --attn2d 2x1 --rejected")
+    assert all("attn2d2x1" in line for line in out.splitlines() if re.match(r"(cfg|ulysses|tp|ring)\d", line))
     out = plan("--gpus 8 --hardware rtx4090 --rejected")
     assert re.search(r"cfg2 ulysses4 vae8 +memory +tp4 ulysses2 vae8", out)
+
+
+def test_the_saved_recipe_keeps_what_was_asked(plan: Any, tmp_path: Path) -> None:
+    file, words = tmp_path / "r.yaml", "-p boat --negative-prompt blur --seed 5 --fps 24 --guidance 3 --steps 8"
+    plan(f"--gpus 8 --hardware h100 {words} --save {file}")
+    saved = compose(file, [], {})
+    assert (saved.request.prompt, saved.request.negative_prompt) == ("boat", "blur")
+    kept = (saved.request.seed, saved.request.fps, saved.request.guidance, saved.request.steps)
+    assert kept == (5, 24, 3.0, 8) and saved.request.guidance_2 is None
+    given = [item.name for item in fields(saved.request) if getattr(saved.request, item.name) is not None]
+    assert len(given) == 8 and not check(file)
 
 
 def test_scaling_lists_every_width(plan: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from hybridgen.errors import RequestError
 from hybridgen.interop import trtllm
 from hybridgen.interop.trtllm_import import load
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Parallel, Recipe, compose
+from hybridgen.recipe.fields import Parallel, Recipe, Request, Runtime, compose
 from hybridgen.recipe.resolve import resolve
-from tests.support.exports import exported
+from tests.support.exports import More, exported, recipe_of
 
 NVL72 = Path("wan22-t2v-720p-gb200-nvl72")
 
@@ -201,3 +202,13 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written.write_text("parallel_config: {cfg_size: 2}\n")
     assert call(["recipes", "import", str(written)]) == 2
     assert "error[import-model]" in capsys.readouterr().err
+
+
+def test_what_trtllm_is_not_told_is_said() -> None:
+    recipe = recipe_of(ulysses=8, vae=8, seed=3)
+    recipe.request = More(prompt="a boat", negative_prompt="blur", seed=3)
+    made = trtllm.export(recipe, resolve(recipe))
+    said = " ".join((made.text, *made.warnings))
+    assert "--flow-shift 5.5" in said and "a boat" in said and "blur" in said
+    names = {item.name for section in (Request, Runtime) for item in fields(section)}
+    assert set(trtllm.KNOWN) <= names

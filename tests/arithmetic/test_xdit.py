@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pytest
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
 from hybridgen.interop import xdit, xfuser
-from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.fields import Recipe, Request, Runtime
 from hybridgen.recipe.resolve import resolve
-from tests.support.exports import exported, recipe_of
+from tests.support.exports import More, exported, recipe_of
 
 # xDiT
 
@@ -146,3 +147,13 @@ def test_without_xfuser_the_engine_is_missing(
     assert "error[engine-missing]" in capsys.readouterr().err
     assert call(shlex.split("run --engine xfuser --model wan2.2 --ulysses 8 --dry-run")) == 0
     assert "--ulysses_degree 8" in capsys.readouterr().out
+
+
+def test_what_xdit_is_not_told_is_said() -> None:
+    recipe = recipe_of(ulysses=8, vae=8, seed=3)
+    recipe.request = More(prompt="a boat", negative_prompt="blur", seed=3)
+    made = xdit.export(recipe, resolve(recipe))
+    said = " ".join((made.text, *made.warnings))
+    assert "--flow-shift 5.5" in said and "a boat" in said and "blur" in said
+    names = {item.name for section in (Request, Runtime) for item in fields(section)}
+    assert set(xdit.KNOWN) <= names

@@ -155,6 +155,9 @@ def test_it_is_planned_for(tree: Path) -> None:
     for others in ({"tp"}, {"pipefusion"}, {"ulysses"}, {"ring"}, {"attn2d"}, {"cfg", "ulysses", "attn2d"}):
         assert {"echo", *others} in [kind - {"vae"} for kind in kinds]
     assert "--echo 16: is more than 8" in hybridgen(tree, "plan --gpus 16 --echo 16", code=2)
+    assert "--echo 16: is more than 8" in hybridgen(tree, "plan --gpus 16 --rejected")
+    rejected = json.loads(hybridgen(tree, "plan --gpus 8 --echo 2 --json"))["rejected"]
+    assert len(rejected) > 5 and all("echo2" in one["config"].split() for one in rejected)
     assert "More than eight echoes are noise." in hybridgen(tree, "explain echo-limit")
 
 
@@ -222,8 +225,8 @@ def test_ranks_that_hold_or_send_more_are_seen(tree: Path) -> None:
     few = "plan --model wan2.2 --gpus 4 --pipefusion 2 --memory 800GB --json --lattice"
     hoarded, without = (json.loads(hybridgen(tree, f"{few} {size}"))["candidates"][0] for size in ("1x2", "2x1"))
     assert hoarded["memory_gb"]["lattice hoard"] == 500 and "lattice hoard" not in without["memory_gb"]
-    state = hoarded["bytes_per_step"]["lattice"] - 10**12
-    assert 0 < state < 10**9 and "lattice" not in without["bytes_per_step"]  # of the last stage, and of another rank
+    state = hoarded["bytes_per_step"]["side"] - 10**12
+    assert 0 < state < 10**9 and "side" not in without["bytes_per_step"]  # of the last stage, and of another rank
 
 
 def test_branches_are_divided_by_any_axis_that_says_so(tree: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.engine import record
+from hybridgen.engine.report import RequestSummary
 from hybridgen.engine.video import VideoWriter
 from hybridgen.errors import RequestError
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.fields import Request, Runtime, compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.command import hybridgen
 
@@ -56,6 +58,11 @@ def test_every_key_of_a_record_is_read(tmp_path: Path) -> None:
     clip = written(tmp_path / "a.mp4", {"request": REQUEST, "plan": PLAN, "latents_sha256": "0", "more": 1})
     recipe = compose(None, [], {}, record.read(clip).recipe)
     assert recipe.request.prompt == REQUEST["prompt"] and recipe.request.guidance_2 is None
+    held = {item.name: item for section in (Request, Runtime) for item in fields(section)}
+    assert not held.keys() - REQUEST.keys() and not held.keys() - {item.name for item in fields(RequestSummary)}
+    full = {**REQUEST, "guidance_2": 2.0, "image": "a.png", "last_image": "b.png", "video": "c.mp4"}
+    read = record.read(written(tmp_path / "b.mp4", {"request": full, "plan": PLAN, "latents_sha256": "0"})).recipe
+    assert {**read["request"], **read["runtime"]}.keys() == held.keys()
     plan = resolve(recipe)
     assert (plan.stages, plan.options) == ((1, 3), {"patches": 3, "warmup": 2})
     assert str(plan.degrees) == "cfg2 pipefusion2 attn2d2x1 vae4" and plan.order == tuple(PLAN["order"])

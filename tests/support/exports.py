@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.fields import Recipe, Request, compose
+from hybridgen.recipe.flags import flag
 from hybridgen.recipe.resolve import resolve
+
+
+@dataclass
+class More(Request):
+    """A request with a field that no export knows."""
+
+    flow_shift: float | None = flag("Shift of the noise.", default=5.5)
 
 
 def recipe_of(**flags: Any) -> Recipe:

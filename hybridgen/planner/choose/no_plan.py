@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from hybridgen.errors import Change, RequestError
-from hybridgen.plan.degrees import divisors
+from hybridgen.plan.degrees import Degree, Value, divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
@@ -27,6 +27,10 @@ RULES = {
 }
 MORE = (2, 4, 8, 16)
 """Largest multiple of the number of GPUs that is tried when no plan is possible."""
+FEW = 8
+"""Values of a degree up to here are tried whether they divide the number of GPUs or not."""
+MOST_OF_A_RULE = 3
+"""Most plans near a request that are shown for breaking one rule by one degree."""
 
 
 def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
@@ -169,32 +173,41 @@ def _without_vae(ask: Ask) -> RequestError | None:
 
 
 def illegal(found: Recommendation) -> Iterator[Rejected]:
-    """Illegal plans near the request, one for each rule and value, each with the legal plan most like it."""
-    ask, seen = found.ask, set()
-    for degrees in _near(found):
-        plan = replace(ask.template, degrees=degrees)
-        for broken in registry.violations(plan)[:1]:
-            if broken.message not in seen:
-                seen.add(broken.message)
-                yield Rejected(plan, broken, nearest=nearest(degrees, found.candidates).config)
+    """Illegal plans near the request: for every degree that is not given and every rule, those of the nearest values,
+    each with the legal plan most like it.
+    """
+    for degree in registry.DEGREES:
+        shown = Counter[str]()
+        for degrees in _near(found, degree) if degree.name not in found.ask.fixed else ():
+            plan = replace(found.ask.template, degrees=degrees)
+            for broken in registry.violations(plan)[:1]:
+                shown[broken.rule] += 1
+                if shown[broken.rule] <= MOST_OF_A_RULE:
+                    yield Rejected(plan, broken, nearest=nearest(degrees, found.candidates).config)
 
 
-def _near(found: Recommendation) -> Iterator[Degrees]:
-    """Degree sets with an additional axis or another width of one, with the other GPUs on a grid."""
+def _near(found: Recommendation, degree: Degree) -> Iterator[Degrees]:
+    """Degree sets with another value of one degree, those nearest to the best plan's value first."""
     world, best = found.ask.gpus, found.best.plan.degrees
-    halves = (2, 1) if world % 2 == 0 else (1,)
-    for cfg in halves:
-        rest = world // cfg
-        for size in divisors(rest)[1:]:
-            grid = _grid(rest // size)
-            yield Degrees(cfg=cfg, ulysses=size, attn2d=grid)
-            yield Degrees(cfg=cfg, tp=size, attn2d=grid)
-            yield Degrees(cfg=cfg, pipefusion=size, attn2d=grid)
-    if best.cp > 1 and math.isqrt(best.cp) ** 2 == best.cp:
-        side = math.isqrt(best.cp)
-        yield best.changed(ring=side, attn2d=(side, 1), vae=1)
-    for vae in (world // best.cfg + 1, 2 * best.vae + 1):
-        yield best.changed(vae=vae)
+    numbers = range(1, min(world, FEW) + 1)
+    values: list[Value] = [*product(numbers, numbers)] if len(degree.axes) == 2 else [*{*numbers, *divisors(world)}]
+    for value in sorted(values, key=lambda value: _apart(value, best.value(degree))):
+        yield _others_kept(found, degree, value)
+
+
+def _apart(one: Value, other: Value) -> tuple[int, Value]:
+    pairs = zip(*(value if isinstance(value, tuple) else (value,) for value in (one, other)), strict=True)
+    return sum(abs(a - b) for a, b in pairs), one
+
+
+def _others_kept(found: Recommendation, degree: Degree, value: Value) -> Degrees:
+    """The best plan with another value of a degree; with the other ranks on a grid where that makes as many GPUs."""
+    fixed, world, best = found.ask.fixed, found.ask.gpus, found.best.plan.degrees
+    small = Degrees(**{"cfg": best.cfg, **fixed, degree.name: value})
+    if small.cp == 1 and "attn2d" not in (*fixed, degree.name) and not degree.is_overlaid and world % small.world == 0:
+        return small.changed(attn2d=_grid(world // small.world))
+    laid = {other.name: other.one for other in registry.DEGREES if other.is_overlaid and other.name not in fixed}
+    return best.changed(**{**laid, degree.name: value})
 
 
 def _grid(size: int) -> tuple[int, int]:

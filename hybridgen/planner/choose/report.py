@@ -10,7 +10,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import used_axes
 from hybridgen.planner.choose.ranking import Candidate
-from hybridgen.recipe.fields import WRITTEN, Checkpoint, Hardware, Parallel, Recipe, Request, Runtime
+from hybridgen.recipe.fields import WRITTEN, Hardware, Parallel, Recipe, Request
 from hybridgen.strategies import registry
 
 SCHEMA_VERSION = 1
@@ -82,22 +82,21 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def recipe_of(plan: Plan, model: str, hardware: str, memory: float | None = None) -> Recipe:
-    """A plan as a recipe: its clip, its degrees, and the machine, with the bytes of a GPU that it was chosen for."""
-    clip, defaults = plan.clip, plan.facts.defaults
-    request = Request(size=f"{clip.width}x{clip.height}", frames=clip.frames, steps=clip.steps)
-    if clip.guidances != (defaults.guidance, defaults.guidance_2 or defaults.guidance):
-        request.guidance = clip.guidance
-        if plan.facts.experts > 1 and plan.branches == 2:  # one scale alone would be taken for both
-            request.guidance_2 = clip.guidances[1]
-    return Recipe(
+def recipe_of(asked: Recipe, plan: Plan, model: str, hardware: str, memory: float | None = None) -> Recipe:
+    """A plan as a recipe: the request as asked for, with nothing open that decides the plan, its degrees, and the
+    machine, with the bytes of a GPU that it was chosen for.
+    """
+    clip = plan.clip
+    return replace(
+        asked,
         license=WRITTEN,
         model=model,
-        checkpoint=Checkpoint(license=plan.facts.licence or None),
-        request=request,
+        checkpoint=replace(asked.checkpoint, license=plan.facts.licence or None),
+        request=replace(asked.request, size=f"{clip.width}x{clip.height}", frames=clip.frames, steps=clip.steps),
         parallel=with_parallel(Parallel(), plan),
-        runtime=Runtime(dtype=plan.dtype),
+        runtime=replace(asked.runtime, dtype=plan.dtype),
         hardware=Hardware(hardware, plan.world_size, None if memory is None else memory / 1e9),
+        measured=[],
     )
 
 
