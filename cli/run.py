@@ -157,9 +157,8 @@ def summary(report: Report, waited: float, command: str) -> list[str]:
     sent = _most(report.traffic_bytes)
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
-    lines.append(
-        f"memory  peak {text.size(most)} on rank {memory.index(most)}, {text.size(min(memory))} on the rank with least"
-    )
+    others = f", the other ranks {text.size(min(memory))} or more" if len(memory) > 1 else ""
+    lines.append(f"memory  peak {text.size(most)} (rank {memory.index(most)}){others}")
     if not report.plan.exact:
         lines.append("note    approximate: after the warm-up pipefusion attends to K/V of the step before")
     return [*lines, f"repeat  {command}"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -33,6 +35,16 @@ class _Stderr:
     def isatty(self) -> bool:
         return sys.stderr is not None and sys.stderr.isatty()
 
+    def fileno(self) -> int:
+        return sys.stderr.fileno()
+
+
+def _width() -> int:
+    """Columns of the terminal that stderr is, of which the last stays free; 79 where it does not say."""
+    with suppress(OSError, AttributeError, ValueError):
+        return max(os.get_terminal_size(_Stderr().fileno()).columns - 1, 9) or 79
+    return 79
+
 
 @dataclass
 class Progress:
@@ -52,10 +64,13 @@ class Progress:
 
     def stage(self, name: str, detail: str, seconds: float) -> None:
         """Show one finished stage; its line stays on the screen."""
-        self.note(f"{name:<8} {detail:<34} {seconds:8.1f} s")
+        room = min(34, _width() - 21) if self.mode == "bar" else 34
+        self.note(f"{name:<8} {detail:<{max(room, 1)}} {seconds:8.1f} s")
 
     def note(self, text: str) -> None:
-        """Show a line that stays on the screen, above the bar."""
+        """Show a line that stays on the screen, above the bar; on a terminal it is folded to the width."""
+        if self.mode == "bar" and len(text) > (width := _width()):
+            text = textwrap.fill(text, width, subsequent_indent=" " * min(9, width // 3))
         if self.bar is not None:
             self.bar.console.print(text, markup=False, highlight=False)
         elif self.mode != "none":
@@ -108,18 +123,22 @@ class Progress:
 
 
 def _bar(total: int) -> Bar:
-    """A bar of the denoising steps that vanishes when it is stopped."""
+    """A bar of the denoising steps, as much of it as fits the terminal, that vanishes when it is stopped."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    console = Console(file=_Stderr())  # type: ignore[arg-type]
+    width = _width()
+    console = Console(file=_Stderr(), width=width)  # type: ignore[arg-type]
     # A rank that is killed could not show the cursor again.
     console.show_cursor = lambda show=True: False  # type: ignore[method-assign]
-    columns = (
-        *("denoise ", SpinnerColumn(), BarColumn(24), MofNCompleteColumn()),
-        *(TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), "left"),
-    )
+    columns: list[Any] = [MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]  # 27 columns with 9999 steps
+    if width >= 38:
+        columns = ["denoise ", SpinnerColumn(), *columns]
+    if width >= 52:
+        columns += [TimeRemainingColumn(), "left"]
+    if width >= 60:
+        columns.insert(2, BarColumn(min(24, width - 54)))
     bar = Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
     bar.add_task("denoise", total=total, rate="first step ...")
     return bar

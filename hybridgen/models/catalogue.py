@@ -85,7 +85,7 @@ def _unknown(name: str) -> RequestError:
         return RequestError("unknown-model", "model", name, problem, close)
     if name and _is_folder(name):
         return RequestError(
-            "unknown-model", "model", name, "is no known model; a folder is given by its path", [f"./{name}"]
+            "unknown-model", "model", name, "is not a known model; a folder is given by its path", [f"./{name}"]
         )
     problem = "is not a known model, a downloaded hub id or the path of a folder in diffusers layout"
     return RequestError("unknown-model", "model", name or "''", problem, did_you_mean(name, names(), 2) or names()[:4])

@@ -105,7 +105,7 @@ class Folder:
         found: dict[str, set[str] | None] = {}
         for tensor, file in where.items():
             if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-                raise self.refused(f"{name} names {ascii(file)[:80]}, which is no safetensors file beside it")
+                raise self.refused(f"{name} names {ascii(file)[:80]}, which is not a safetensors file beside it")
             known = found.setdefault(file, set())
             assert known is not None
             known.add(tensor)

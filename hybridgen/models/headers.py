@@ -45,10 +45,10 @@ def read_header(path: Path) -> dict[str, Stored]:
     with path.open("rb") as file:
         start = file.read(8)
         if len(start) < 8:
-            raise Unreadable(f"is no safetensors file: it has {size} bytes")
+            raise Unreadable(f"is not a safetensors file: it has {size} bytes")
         (length,) = struct.unpack("<Q", start[:8])
         if length > LARGEST_HEADER:
-            raise Unreadable(f"is no safetensors file: its header would have {length} bytes")
+            raise Unreadable(f"is not a safetensors file: its header would have {length} bytes")
         if length > size - 8:
             raise Unreadable(f"is cut off: its header alone has {length} bytes, and the file {size}")
         file.seek(8)
@@ -69,7 +69,7 @@ def regular_size(path: Path) -> int:
             raise Missing("is missing") from error
         raise Unreadable(f"{error.strerror}") from error
     if not path.is_file():
-        raise Unreadable("is no regular file")
+        raise Unreadable("is not a regular file")
     return found.st_size
 
 
@@ -87,9 +87,9 @@ def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Unreadable(f"has a header that is no JSON ({type(error).__name__})") from error
+        raise Unreadable(f"has a header that is not JSON ({type(error).__name__})") from error
     if not isinstance(content, dict):
-        raise Unreadable("has a header that is no JSON object")
+        raise Unreadable("has a header that is not a JSON object")
     about = content.pop("__metadata__", {})
     if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
         raise Unreadable("has a header whose __metadata__ is not names and text")

@@ -140,7 +140,7 @@ def _check_files(folder: Folder, component: str, part: Part, config: Config) -> 
         try:
             size, changed = headers.check_fetched(path), path.stat().st_mtime_ns
             if path.suffix == ".json" and not is_json(path, size, changed):
-                raise Unreadable("is no JSON")
+                raise Unreadable("is not JSON")
             if path.suffix == ".jinja":
                 path.read_text(encoding="utf-8")
         except (Unreadable, OSError, UnicodeDecodeError) as fault:

@@ -15,7 +15,7 @@ RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide a frame into cells of this many pixels.",
     "one-frame": "Text-to-image checkpoints were trained on single frames.",
-    "image-missing": "A checkpoint that was trained to continue an image or a video makes no clip without one; some "
+    "image-missing": "A checkpoint that was trained to continue an image or a video cannot start without one; some "
     "need the last image, too.",
     "image-unused": "Checkpoints for text only have no input for an image; others make it the first frame of a clip.",
     "last-image-unused": "A last image needs a checkpoint that has an input for it, and a frame of its own.",

@@ -26,15 +26,19 @@ BAD_ANCHORS = ("0", "-300", "nan", "inf", "-inf")
         ("--gpus 72 --max-time 5s", "max-time", "288 GPUs as cfg2 ulysses8"),
         ("--gpus 2 --memory 40GB --cfg 2", "memory", "nearest: 8 GPUs as cfg2 tp2 ulysses2 vae8"),
         ("--gpus 8 --memory 15GB", "memory", "needs 19.5 GB on a GPU, more than --memory 15GB; nearest: 32 GPUs"),
-        ("--gpus 8 --memory 10GB", "memory", "none for up to 128 GPUs will: the text encoder alone takes 11.4 GB"),
+        ("--gpus 8 --memory 10GB", "memory", "no plan for up to 128 GPUs fits: the text encoder alone takes 11.4 GB"),
         ("--gpus 8 --memory 13GB", "memory", "the text encoder and the context alone take 13.4 GB, which no split"),
         ("--gpus 8 --ulysses 3", "ulysses-heads", "nearest: ulysses8 vae8, "),
-        ("--gpus 8 --cfg 1 --max-time 1s", "max-time", "no plan for 8 x GB200 is possible: "),
-        ("--gpus 8 --hardware rtx4090 --ulysses 8", "memory", "with --ulysses 8 is possible: "),
+        ("--gpus 8 --cfg 1 --max-time 1s", "max-time", "nothing is fast enough on 8 x GB200: the fastest plan, "),
+        (
+            "--gpus 8 --hardware rtx4090 --ulysses 8",
+            "memory",
+            "nothing fits on 8 x RTX 4090 with --ulysses 8: ",
+        ),
         (
             "--model cosmos2.5-14b --gpus 3 --hardware rtx4090 --frames 17 --ring 2 --dtype float32",
             "memory",
-            "no legal plan has 3 GPUs with --ring 2; no plan for 3 x RTX 4090 is possible: ",
+            "no legal plan has 3 GPUs with --ring 2; nothing fits on 3 x RTX 4090: ",
         ),
         (
             "--model cosmos3 --gpus 9 --frames 80 --ulysses 3 --ring 3 --hardware rtx4090",

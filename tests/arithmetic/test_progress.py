@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import re
+import struct
 import sys
+import termios
 from contextlib import suppress
 
 import pytest
@@ -44,6 +48,22 @@ def test_a_terminal_shows_a_bar_that_leaves_the_stages(monkeypatch: pytest.Monke
     last = shown.split("\x1b[2K")[-1]  # after the bar was wiped away
     assert last.startswith("denoise  4 steps") and last.endswith("2.0 s\r\n")
     assert "\x1b[?25l" not in shown  # a rank that is killed could not show the cursor again
+
+
+@pytest.mark.parametrize("columns", [100, 60, 40, 25])
+def test_nothing_is_wider_than_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", os.fdopen(follower, "w", buffering=1))
+    progress = Progress.for_stream(quiet=False)
+    progress.stage("write", "a-long-name-of-a-file-that-does-not-fit-anywhere-without-folding.mp4", 1.0)
+    show(progress)
+    sys.stderr.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", everything(terminal).decode())
+    lines = re.split(r"[\r\n]+", shown)
+    assert max(map(len, lines)) <= columns and any("4/4" in line for line in lines)
+    assert "".join(line.strip() for line in lines).count("a-long-name-of-a-file-that-does-not-fit") == 1
 
 
 def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,13 +45,16 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     if ask.fixed:
         return _with_others(ask, RequestError(rule, "", None, _complaint(ask, closest, f" with {_named(ask)}")))
     why = _unsplit(found) if rule == "memory" else ""
-    problem = f"{_complaint(ask, closest)}, and none for up to {found.ask.gpus} GPUs will{why}"
+    lacks = "fits" if rule == "memory" else "is fast enough"
+    problem = f"{_complaint(ask, closest)}; no plan for up to {found.ask.gpus} GPUs {lacks}{why}"
     return RequestError(rule, "", None, problem)
 
 
 def _complaint(ask: Ask, closest: Rejected, given: str = "") -> str:
-    plan = closest.plan.degrees
-    return f"no plan for {ask.gpus} x {ask.hardware.title}{given} is possible: {plan} {closest.error.complaint}"
+    place, plan = f"{ask.gpus} x {ask.hardware.title}{given}", closest.plan.degrees
+    if closest.error.rule == "memory":
+        return f"nothing fits on {place}: the smallest plan, {plan}, {closest.error.complaint}"
+    return f"nothing is fast enough on {place}: the fastest plan, {plan}, {closest.error.complaint}"
 
 
 def _hint(ask: Ask, found: Recommendation) -> str:

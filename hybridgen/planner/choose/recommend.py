@@ -45,7 +45,10 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
     machine = find(options.hardware or DEFAULT).joined(per_node)
     if not options.approximate:
         refuse_idle_options(parallel, Degrees(**given_degrees(parallel)))
-    ask = ask_for(published_frames(recipe, facts), count, machine, facts)
+    try:
+        ask = ask_for(published_frames(recipe, facts), count, machine, facts)
+    except RequestError as error:
+        raise error.changed(value=recipe.request.frames) if error.flag == "frames" else error from error
     if options.anchor is not None:
         ask = replace(ask, hardware=anchored(machine, ask.template, options.anchor))
     ask = replace(ask, approximate=options.approximate, memory=memory, max_time=max_time)
