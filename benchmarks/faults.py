@@ -25,8 +25,10 @@ from pathlib import Path
 WORLD = 4
 LIMIT = 20.0
 """Seconds after which a run counts as one that never ends."""
-STAGES = ("start    torch", "load  ", "s/step", "denoise  1")
-"""What a run has printed when the time to a fault begins."""
+STAGES = ("", "load  ", "s/step", "denoise  60 steps", "decode  ")
+"""What a run has printed when the time to a fault begins; "" for its first rank."""
+MOST = 0.35
+"""Seconds from there to the fault, at most."""
 REQUEST = "run --model demo --cfg 2 --ulysses 2 --vae 2 --steps 60 --out clip.mp4 --seed 1".split()
 
 
@@ -91,8 +93,14 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def send(number: int) -> Callable[[Run, int], None]:
-    """A fault: a signal to one rank."""
-    return lambda run, victim: os.kill(run.look()[victim], number)
+    """A fault: a signal to one rank, as soon as it is there."""
+
+    def fault(run: Run, victim: int) -> None:
+        while len(ranks := run.look()) <= victim and run.process.poll() is None:
+            time.sleep(0.005)
+        os.kill(ranks[victim], number)
+
+    return fault
 
 
 def to_launcher(number: int, times: int = 1, group: bool = False) -> Callable[[Run, int], None]:
@@ -121,7 +129,7 @@ def to_ffmpeg(number: int) -> Callable[[Run, int], None]:
 
 def stop_and_kill(run: Run, victim: int) -> None:
     """A fault: a rank is stopped and its launcher is killed."""
-    os.kill(run.look()[victim], signal.SIGSTOP)
+    send(signal.SIGSTOP)(run, victim)
     os.kill(run.process.pid, signal.SIGKILL)
 
 
@@ -148,8 +156,8 @@ KINDS = {
     "SIGHUP, to the group": Kind(to_launcher(signal.SIGHUP, group=True), "stopped by SIGHUP"),
     "launcher SIGKILL": Kind(to_launcher(signal.SIGKILL), ""),
     "rank stopped, launcher SIGKILL": Kind(stop_and_kill, ""),
-    "ffmpeg SIGKILL": Kind(to_ffmpeg(signal.SIGKILL), "rank 0 of 4", ("s/step",)),
-    "ffmpeg SIGSTOP": Kind(to_ffmpeg(signal.SIGSTOP), "rank 0 of 4", ("s/step",)),
+    "ffmpeg SIGKILL": Kind(to_ffmpeg(signal.SIGKILL), "rank 0 of 4", ("denoise  60 steps",)),
+    "ffmpeg SIGSTOP": Kind(to_ffmpeg(signal.SIGSTOP), "rank 0 of 4", ("denoise  60 steps",)),
 }
 JOINED = ("SIGKILL a rank", "SIGTERM a rank", "SIGSTOP a rank", "SIGTERM", "launcher SIGKILL", "ffmpeg SIGSTOP")
 """Kinds that are tried under torch.distributed.run as well."""
@@ -166,11 +174,10 @@ def start(folder: Path, joined: bool) -> Run:
 
 def wait_for(run: Run, text: str) -> bool:
     """Whether the run has printed a text before it ended."""
-    while text not in run.said:
+    while not (text in run.said and run.look()):
         if run.process.poll() is not None:
             return False
-        run.look()
-        time.sleep(0.02)
+        time.sleep(0.01)
     return True
 
 
@@ -181,7 +188,7 @@ def hit(name: str, joined: bool, stage: str, rng: random.Random) -> dict[str, ob
         run = start(Path(place), joined)
         try:
             wait_for(run, stage)
-            time.sleep(rng.uniform(0, 1.5))
+            time.sleep(rng.uniform(0, MOST))
             run.look()
             try:
                 kind.fault(run, victim)

@@ -11,7 +11,6 @@ import socket
 import time
 import traceback
 from contextlib import suppress
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import reduction
 from typing import Any
@@ -106,8 +105,8 @@ class Status:
 
     def of(self, rank: int) -> Status:
         """The same memory for a rank that writes it."""
-        made = copy(self)
-        made.rank = rank
+        made = object.__new__(Status)  # copy() would pass the descriptor on, as to another process
+        vars(made).update(vars(self), rank=rank)
         return made
 
     def set(self, doing: str, waits: bool = False) -> None:

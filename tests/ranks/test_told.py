@@ -75,7 +75,7 @@ def test_silence_is_warned_of_and_ends_at_the_limit(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RunFailed, match=r"rank 1 of 3 has said nothing for \d s, since step 3/9, ring hop") as failed:
         run_local(3, work, deadline=30, hang_timeout=2.0, warn=warnings.append)
     assert failed.value.rule == "hang"
-    assert 1 <= len(warnings) <= 2 and warnings[0].startswith("rank 1 of 3 has said nothing")
+    assert 1 <= len(warnings) <= 3 and warnings[-1].startswith("rank 1 of 3 has said nothing")
 
 
 def test_time_in_which_the_watcher_is_stopped_is_no_silence() -> None:
