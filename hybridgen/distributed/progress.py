@@ -42,7 +42,8 @@ class _Stderr:
 def _width() -> int:
     """Columns of the terminal that stderr is, of which the last stays free; 79 where it does not say."""
     with suppress(OSError, AttributeError, ValueError):
-        return max(os.get_terminal_size(_Stderr().fileno()).columns - 1, 9) or 79
+        columns = os.get_terminal_size(_Stderr().fileno()).columns
+        return max(columns - 1, 9) if columns else 79
     return 79
 
 

@@ -165,7 +165,7 @@ BROKEN = {
     "deep JSON": (file("vae/config.json", b"[" * 200_000), "cannot be read"),
     "many digits": (file("vae/config.json", b'{"z_dim": 1' + b"0" * 5000 + b"}"), "cannot be read"),
     "a lost shard": (sharded(lose=True), "model-1.safetensors is missing"),
-    "an index out of the folder": (sharded(where="../vae/x.safetensors"), "no safetensors file beside it"),
+    "an index out of the folder": (sharded(where="../vae/x.safetensors"), "not a safetensors file beside it"),
     "an index with more": (sharded(wrong="nothing.weight"), "lacks 'nothing.weight'"),
 }
 
