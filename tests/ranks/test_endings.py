@@ -216,7 +216,7 @@ def test_a_lost_rank_of_a_joined_job_is_reported_once(tmp_path: Path) -> None:
     program = (
         "import os\n"
         "def fail(*_, **__): raise ValueError('it gave up')\n"
-        "import hybridgen.engine.launch as l; l.GRACE = 8  # a busy machine lets the cause speak late\n"
+        "import hybridgen.distributed.joined as j; j.GRACE = 8  # a busy machine lets the cause speak late\n"
         "import hybridgen.engine.worker as w\n"
         "if os.environ['RANK'] == '1': w.fill = fail\n"
         "from hybridgen.cli.main import main; main()\n"

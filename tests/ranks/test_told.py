@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,6 +105,13 @@ def test_a_signal_while_ranks_are_started_ends_the_run(monkeypatch: pytest.Monke
     with heard(signal.SIGTERM), pytest.raises(Heard):
         run_local(4, lambda _: time.sleep(60), deadline=30)
     assert len(started) == 4 and not psutil.Process().children()
+
+
+def test_ranks_are_started_without_a_thread() -> None:
+    """A thread of the parent could hold a lock that forked ranks, or the next run's, would never see released."""
+    before = threading.active_count()
+    assert run_local(2, lambda context: context.rank) == [0, 1]
+    assert threading.active_count() == before
 
 
 def test_signals_during_the_clean_up_are_dropped() -> None:
