@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from operator import attrgetter
@@ -100,11 +101,15 @@ def _values(words: list[str], flag: str) -> list[str]:
 def refusal(words: list[str], app: Any) -> RequestError | None:
     """Why a command of run or plan is refused; None where it is not. Nothing is run, written or printed."""
     tried = [*words, "--dry-run"] if words[1] == "run" else changed(words, dict.fromkeys(WRITES))
+    stdin = sys.stdin
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
+            sys.stdin = None  # a prompt that is read from it was read already
             app(tried[1:], standalone_mode=False, obj={})
         except RequestError as error:
             return None if error.rule in OPENED else error
         except TyperException as error:
             return RequestError("usage", "", None, str(error))
+        finally:
+            sys.stdin = stdin
     return None

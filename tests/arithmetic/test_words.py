@@ -14,6 +14,8 @@ import pytest
 
 from hybridgen.cli import text
 from hybridgen.cli.main import call
+from hybridgen.cli.run import summary
+from hybridgen.engine.report import Timings
 
 FOREIGN = [
     ("run --model demo --height 48 --width=64", "diffusers' --height is --size WxH here", "--model demo --size 64x48"),
@@ -94,6 +96,9 @@ def test_a_prompt_is_read_from_a_file_or_stdin(
     (tmp_path / "prompt.txt").write_text("a red circle\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("größer\n".encode())))
+    assert call(["run", "--model", "demo", "-p", "-", "--steps", "0", "--device", "cpu"]) == 2
+    assert "  try:  hybridgen run --model demo -p - --steps 1 --device cpu" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("größer\n".encode())))
     given: list[str] = []
     monkeypatch.setattr("hybridgen.api.run", lambda options, fields, *_: given.append(fields["prompt"]))
     for words in ("@prompt.txt", "-", "@@home", "plain"):
@@ -151,3 +156,32 @@ def test_what_is_written_passes_its_own_check(capsys: pytest.CaptureFixture[str]
     assert call(["recipes", "import", engine, "--strict"]) == 2
     Path(engine).write_text("model: Wan-AI/Wan2.2-T2V-A14B-Diffusers\nparallel_config: {new_split_size: 2}\n")
     assert call(["recipes", "import", engine]) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (779003, 2337009, "9 to 27 days"),
+        (7300, 20000, "2 to 6 hours"),
+        (600, 900, "10 to 15 minutes"),
+        (6.7, 7.4, "6.7-7.4 s"),
+    ],
+)
+def test_long_times_have_units_that_people_read(low: float, high: float, shown: str) -> None:
+    assert text.lasting(low, high) == shown
+
+
+def test_a_run_without_gpus_says_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["run", "--gpus", "8", "-p", "x", "--device", "cpu", "--dry-run"]) == 0
+    err = capsys.readouterr().err
+    assert "9 to 27 days of denoising predicted" in err and "--model demo makes a clip on CPUs in seconds" in err
+
+
+def test_the_summary_shows_the_report_under_the_same_names() -> None:
+    plan, stages = SimpleNamespace(exact=True), {"load": 1.0, "encode": 2.0, "denoise": 3.0, "decode": 4.0, "write": 5.0}
+    report = SimpleNamespace(
+        timings_s=Timings.of({**stages, "total": 15.5}), peak_memory_bytes=(91e6, 36e6), traffic_bytes=(), plan=plan
+    )
+    lines = summary(report, 41.9, "hybridgen run")  # type: ignore[arg-type]
+    assert lines[1].endswith("write 5.0 s  total 15.5 s  (41.9 s with start and end)")
+    assert "memory  peak 91 MB (rank 0), the other ranks 36 MB or more" in lines
