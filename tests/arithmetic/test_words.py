@@ -178,10 +178,9 @@ def test_a_run_without_gpus_says_what_to_do_instead(capsys: pytest.CaptureFixtur
 
 
 def test_the_summary_shows_the_report_under_the_same_names() -> None:
-    plan, stages = SimpleNamespace(exact=True), {"load": 1.0, "encode": 2.0, "denoise": 3.0, "decode": 4.0, "write": 5.0}
-    report = SimpleNamespace(
-        timings_s=Timings.of({**stages, "total": 15.5}), peak_memory_bytes=(91e6, 36e6), traffic_bytes=(), plan=plan
-    )
+    times = Timings.of({"load": 1.0, "encode": 2.0, "denoise": 3.0, "decode": 4.0, "write": 5.0, "total": 15.5})
+    plan = SimpleNamespace(exact=True)
+    report = SimpleNamespace(timings_s=times, peak_memory_bytes=(91e6, 36e6), traffic_bytes=(), plan=plan)
     lines = summary(report, 41.9, "hybridgen run")  # type: ignore[arg-type]
     assert lines[1].endswith("write 5.0 s  total 15.5 s  (41.9 s with start and end)")
     assert "memory  peak 91 MB (rank 0), the other ranks 36 MB or more" in lines
