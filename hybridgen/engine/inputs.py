@@ -37,7 +37,7 @@ class Conditioning:
     images: tuple[Image, ...] = ()
     """Conditioning images in RGB, the first frame before the last; or the last frames of the video, in its order."""
     video_frames: int | None = None
-    """Frames of the whole video."""
+    """Frames of the whole video, or as many as were counted."""
 
     @property
     def files(self) -> list[Path]:

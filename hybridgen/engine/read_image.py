@@ -15,8 +15,6 @@ PIXELS = 2**26
 SIXTEEN_BITS = ("PNG", "PPM")
 """Formats whose 16-bit grey Pillow may give as 32-bit integers up to 65535."""
 OPAQUE = 255
-FAULTS = (OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError)
-"""What Pillow's formats raise on a damaged file."""
 
 
 class Unreadable(ValueError):
@@ -32,7 +30,7 @@ def read_image(path: Path) -> Image:
     from PIL import Image, ImageOps
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # PIXELS is less than what it warns of
+        warnings.simplefilter("ignore")  # of damaged metadata, and of more pixels than are taken here
         try:
             with Image.open(path) as picture:
                 _check(picture)
@@ -42,7 +40,7 @@ def read_image(path: Path) -> Image:
             raise _too_large() from None
         except Unreadable:
             raise
-        except FAULTS as error:
+        except Exception as error:
             words = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "")
             raise Unreadable(f"cannot be read as an image ({words})") from error
 

@@ -21,14 +21,18 @@ FORMATS = "mov,matroska,avi,mpegts,mpeg,flv,ogg,asf,ivf,yuv4mpegpipe,mxf,nut,dv,
 """Containers that are read; ffmpeg would also draw a text file, or open what a playlist names."""
 SECONDS = 60.0
 """The longest that ffmpeg may take to count frames, or to reach the last ones."""
+COUNTED = 10_000
+"""The most frames that are counted; a video with more has enough of them for any clip."""
 SHORT = 256
 """Frames of a video that is decoded from its start."""
+LONGEST = 1e6
+"""Seconds of the longest end of a video that is decoded."""
 PIXELS = 2**26
 """The most pixels of a frame."""
 
 
 class Length(NamedTuple):
-    """Length of a video, from its container."""
+    """Length of a video, or of its first COUNTED frames, from its container."""
 
     frames: int
     seconds: float
@@ -36,9 +40,9 @@ class Length(NamedTuple):
 
 def length_of(path: Path) -> Length:
     """Count the frames of a video without decoding. Raises ValueError: no video, or no end of it in time."""
-    words = ["-map", "0:V:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-nostats", "-"]
+    words = ["-map", "0:V:0", "-c", "copy", "-frames:v", str(COUNTED), "-f", "null", "-progress", "pipe:1", "-nostats"]
     try:
-        done = subprocess.run(_command(path, [], words), check=False, capture_output=True, timeout=SECONDS)
+        done = subprocess.run(_command(path, [], [*words, "-"]), check=False, capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise ValueError(f"cannot be read to its end within {SECONDS:g} s") from None
     said = done.stdout.decode(errors="replace")
@@ -49,14 +53,14 @@ def length_of(path: Path) -> Length:
 
 
 def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
-    """The last `keep` frames of a video, fewer if it has fewer, and how many it has.
+    """The last `keep` frames of a video, fewer if it has fewer, and how many it has, or COUNTED.
 
     Of a long video only the end is decoded. Raises ValueError as length_of() does, and where nothing can be decoded.
     """
     length = length_of(path)
     if length.frames > max(SHORT, 2 * keep) and length.seconds:
         window = 1.0 + 2 * keep * length.seconds / length.frames
-        while window < length.seconds:
+        while window < length.seconds or (length.frames == COUNTED and window < LONGEST):
             frames = deque(frames_of(path, ["-sseof", f"-{window:.3f}"]), maxlen=keep)
             if len(frames) == keep:
                 return list(frames), length.frames

@@ -7,8 +7,8 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ class VideoWriter:
         # Absolute, since ffmpeg would read "a:b.mp4" as a protocol.
         self.path, self.part, self.overwrite = path, part.absolute(), overwrite
         self.tags_file = tags_of(self.part)
-        self.tags_file.write_text(ffmetadata(tags), encoding="utf-8")
+        with _named_in_errors(path):
+            self.tags_file.write_text(ffmetadata(tags), encoding="utf-8")
         command = [
             *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error"),
             *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:g}", "-i", "-"),
@@ -112,16 +113,24 @@ class PictureWriter:
         info = PngImagePlugin.PngInfo()
         for key, value in self.tags.items():
             info.add_itxt(key.capitalize(), value)
-        Image.fromarray(frame).save(self.part, "png", pnginfo=info)
+        with _named_in_errors(self.path):
+            Image.fromarray(frame).save(self.part, "png", pnginfo=info)
         return _named(self.part, self.path, self.overwrite)
 
 
 def _named(part: Path, path: Path, overwrite: bool) -> Path:
-    """Give a finished file its name, or the next that is free. Raises OSError with the name that the user knows."""
-    try:
+    """Give a finished file its name, or the next that is free."""
+    with _named_in_errors(path):
         return take_free_name(part, path, overwrite)
+
+
+@contextmanager
+def _named_in_errors(path: Path) -> Iterator[None]:
+    """A block whose OSError names the file that the user knows, and not its unfinished form."""
+    try:
+        yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def tags_of(part: Path) -> Path:
@@ -194,5 +203,6 @@ def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = F
         y, x = (i // columns) * (height + gap), (i % columns) * (width + gap)
         sheet[y : y + height, x : x + width] = pick
     part = part_of(path, owner)
-    Image.fromarray(sheet).save(part, "png")
+    with _named_in_errors(path):
+        Image.fromarray(sheet).save(part, "png")
     _named(part, path, overwrite)
