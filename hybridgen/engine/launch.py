@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import shlex
 import sys
 import time
 from contextlib import suppress
@@ -86,7 +87,8 @@ def _clean_up(job: Job, status: Status) -> list[str]:
             notes.append(f"the clip is complete: {marks[CLIP_DONE]}")
     with suppress(OSError):
         if LATENTS_DONE in marks and Path(marks[LATENTS_DONE]).exists():
-            notes.append(f"kept: {marks[LATENTS_DONE]} (the final latents)")
+            command = "" if notes else f"; hybridgen decode {shlex.quote(marks[LATENTS_DONE])} makes the clip of them"
+            notes.append(f"kept: {marks[LATENTS_DONE]} (the final latents){command}")
     return notes
 
 

@@ -49,6 +49,8 @@ def length_of(path: Path) -> Length:
     frames, micros = re.findall(r"^frame=(\d+)$", said, re.M), re.findall(r"^out_time_us=(\d+)$", said, re.M)
     if done.returncode or not frames or not int(frames[-1]):
         raise ValueError("cannot be read as a video")
+    if re.search(rb"partial file|ended prematurely", done.stderr):
+        raise ValueError("is cut off: its end is missing")
     return Length(int(frames[-1]), int(micros[-1]) / 1e6 if micros else 0.0)
 
 

@@ -179,6 +179,15 @@ def test_what_is_no_video_is_refused(name: str, tmp_path: Path) -> None:
         last_frames(path, 5)
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+def test_a_video_that_is_cut_off_is_refused(name: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 32, 32, 3), dtype=np.uint8)
+    path = encode(tmp_path / name, noise, "-c:v", "libx264", "-movflags", "+faststart")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match="is cut off"):
+        last_frames(path, 5)
+
+
 def test_a_video_whose_end_is_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = encode(tmp_path / "a.mkv", np.zeros((40, 16, 16, 3), np.uint8), "-c:v", "ffv1")
     monkeypatch.setattr(read_video, "SECONDS", 0.0)

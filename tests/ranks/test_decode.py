@@ -63,6 +63,7 @@ def test_what_a_failed_run_has_kept_is_decoded(
     with monkeypatch.context() as patch:
         patch.setattr(VideoWriter, "add", fail)
         assert call([*RUN, "--cfg", "2", "--out", "clip.mp4"]) == 1
+    assert "hybridgen decode clip.latents.safetensors makes the clip" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["clip.latents.safetensors"]
     assert call(["decode", "clip.latents.safetensors", "-o", "again.mp4"]) == 0
     assert Path("again.mp4").read_bytes() == (kept / "clip.mp4").read_bytes()
