@@ -122,7 +122,7 @@ def test_other_hardware_is_named(
 def test_run_warns_on_other_hardware(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, _: job.report({}, [], [], ""))
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: job.report({}, [], [], ""))
     monkeypatch.chdir(tmp_path)
     words = ["run", "--recipe", "demo", "--device", "cpu", "-p", "a red circle moves right"]
     warning = "warning: this recipe is for h100; here: cpu"
