@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -137,6 +139,21 @@ def test_marks_outlive_a_killed_rank() -> None:
     with pytest.raises(RunFailed, match="killed by SIGKILL"):
         run_local(1, work, on_exit=lambda status: found.append(status.marks(0)))
     assert found == [{"clip": "a.mp4"}]
+
+
+def test_a_clip_that_is_complete_is_said_to_be_however_the_run_ends(tmp_path: Path) -> None:
+    from hybridgen.engine import launch
+    from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE
+
+    status, job = Status(1), SimpleNamespace(parts=[])
+    clip, latents = tmp_path / "clip.mp4", tmp_path / "clip.latents.safetensors"
+    status.mark(LATENTS_DONE, str(latents))
+    status.mark(CLIP_DONE, str(clip))
+    assert launch._clean_up(job, status) == []  # type: ignore[arg-type]
+    clip.touch()
+    latents.touch()
+    notes = launch._clean_up(job, status)  # type: ignore[arg-type]
+    assert notes == [f"the clip is complete: {clip}", f"kept: {latents} (the final latents)"]
 
 
 def test_a_local_run_listens_on_the_loopback_interface_alone() -> None:
