@@ -59,6 +59,10 @@ class Target(str, Enum):
     trtllm = "trtllm"
 
 
+FORMS = {Target.xdit: "xDiT's command line", Target.trtllm: "TensorRT-LLM's YAML"}
+"""What is written for each target."""
+
+
 def planned(recipe: Recipe) -> Plan:
     """The recipe's plan. Raises RequestError without what to try, which would be flags of `run`."""
     try:
@@ -234,7 +238,7 @@ def schema() -> None:
 @app.command(cls=Verb)
 def export(
     recipe: ONE,
-    to: Annotated[Target, typer.Option("--to", help="Target: xDiT's command line or TensorRT-LLM's YAML.")],
+    to: Annotated[Target, typer.Option("--to", help=f"Target: {' or '.join(FORMS[one] for one in Target)}.")],
     settings: SET = None,
     out: OUT = None,
     overwrite: OVERWRITE = False,

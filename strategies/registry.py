@@ -48,6 +48,8 @@ assert_unique("place among the flags", [setting.listed for setting in SETTINGS])
 assert_unique("rule of the strategies", [rule for s in STRATEGIES for rule in s.reasons])
 OVERLAID = tuple(degree.name for degree in DEGREES if degree.is_overlaid)
 """Degrees that are laid over the mesh and say nothing of the number of ranks."""
+NO_SHORTHANDS: dict[str, str | None] = dict.fromkeys(shorthand.name for shorthand in SHORTHANDS)
+"""Changes of flags that take every shorthand away, as where degrees are named."""
 BESIDE = tuple(setting.name for setting in (*SHORTHANDS, *OPTIONS)) + ("order",)
 """Flags that add to degrees and are dropped where those change."""
 

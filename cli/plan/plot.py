@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,13 @@ from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import by_name
+from hybridgen.strategies.registry import BY_DEGREE, DEGREES
 
-COLOURS = {
-    "attention": "#1f5a94",
-    "matrix products": "#4a90c2",
-    "norms, rope, residuals": "#9cc6e0",
-    "ulysses": "#e08214",
-    "attention2d": "#b2182b",
-    "ring": "#7b3294",
-    "tp": "#c2a500",
-    "pipefusion": "#4d9221",
-    "cfg": "#a6d96a",
-    "pipeline bubbles": "#c7e9c0",
-    "waiting for the slowest GPU": "#969696",
-}
+COMPUTING = {"attention": "#1f5a94", "matrix products": "#4a90c2", "norms, rope, residuals": "#9cc6e0"}
+WAITING = {"pipeline bubbles": "#c7e9c0", "waiting for the slowest GPU": "#969696"}
+EXCHANGING = ("#a6d96a", "#e08214", "#7b3294", "#b2182b", "#c2a500", "#4d9221", "#35978f", "#de77ae", "#8c510a")
+STRATEGIES = dict.fromkeys(BY_DEGREE[degree.name].name for degree in DEGREES if not degree.is_overlaid)
+COLOURS = {**COMPUTING, **dict(zip(STRATEGIES, cycle(EXCHANGING), strict=False)), **WAITING}
 """Colours by what the time is spent on; the rest is "other"."""
 OTHER = "#d0d0d0"
 BARS = 6

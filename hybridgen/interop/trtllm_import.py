@@ -94,7 +94,9 @@ def load(file: Path, model: str | None = None, strict: bool = False) -> tuple[Re
     given.as_(Read)
     name = model or content.get("model")
     if not name:
-        raise RequestError("import-model", "", file, "does not name a model", "--model NAME", [{"model": "wan2.2"}])
+        raise RequestError(
+            "import-model", "", file, "does not name a model", "--model NAME", [{"model": catalogue.DEFAULT_MODEL}]
+        )
     parallel, left_out = _parallel(given)
     request, more = _request(content.get("compilation_config") or {})
     backend = str((content.get("attention_config") or {}).get("backend", "")).upper()

@@ -17,6 +17,7 @@ from hybridgen.plan.degrees import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.strategies import registry
+from hybridgen.strategies.parallel_vae.rules import widest
 from hybridgen.strategies.registry import Degrees
 
 ENGINE = "xDiT (xfuser 0.7.0)"
@@ -135,7 +136,7 @@ def _nearest(plan: Plan) -> Degrees | None:
         return None
     world, heads = plan.world_size, plan.facts.transformer.heads
     ulysses = max(degree for degree in divisors(world) if heads % degree == 0)
-    return Degrees(ulysses=ulysses, ring=world // ulysses, vae=world if world <= max(plan.latent_shape[2:]) else 1)
+    return Degrees(ulysses=ulysses, ring=world // ulysses, vae=world if world <= widest(plan) else 1)
 
 
 def _tries(recipe: Recipe, plan: Plan, near: Degrees | None) -> list[Change]:

@@ -69,7 +69,7 @@ def legal_plans(
 
 def with_vae(plan: Plan) -> Plan:
     """The plan with the widest VAE that is worth having on an unknown machine."""
-    width = min(MAX_VAE, plan.degrees.half, sum(vae_rules.strip_sizes(plan)))
+    width = min(MAX_VAE, plan.degrees.half, vae_rules.widest(plan))
     return replace(plan, degrees=plan.degrees.changed(vae=max(width, 1)))
 
 

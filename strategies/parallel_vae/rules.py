@@ -35,9 +35,14 @@ def split_dim(plan: Plan) -> int:
     return -1 if columns > rows else -2
 
 
+def widest(plan: Plan) -> int:
+    """Most ranks that the VAE can be split over: each has at least one latent row, or column."""
+    return plan.latent_shape[split_dim(plan)]
+
+
 def strip_sizes(plan: Plan) -> tuple[int, ...]:
     """Latent rows (or columns) of each of the VAE's ranks."""
-    return tuple(split_rows(plan.latent_shape[split_dim(plan)], plan.degrees.vae))
+    return tuple(split_rows(widest(plan), plan.degrees.vae))
 
 
 def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
@@ -49,7 +54,7 @@ def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
 
 def violations(plan: Plan) -> Iterator[RequestError]:
     width, world = plan.degrees.vae, plan.world_size
-    half, rows = plan.degrees.half, plan.latent_shape[split_dim(plan)]
+    half, rows = plan.degrees.half, widest(plan)
     legal = [v for v in {*range(1, half + 1), world} if v <= rows]
     if not 1 <= width <= half and width != world:
         limit = f"not between 1 and {half}, the ranks of the run" if half > 1 else "more than the one rank of the run"

@@ -68,7 +68,7 @@ def _more(ask: Ask, found: Recommendation) -> Change:
     """Changes of flags that ask for the plan that _with_more() found."""
     if found.ask.gpus != ask.gpus:
         return {"gpus": str(found.ask.gpus)}
-    return {**found.best.plan.degrees.named(), "usp": None}
+    return {**found.best.plan.degrees.named(), **registry.NO_SHORTHANDS}
 
 
 def _with_more(ask: Ask) -> Recommendation:
@@ -105,10 +105,10 @@ def _no_plan(ask: Ask) -> RequestError:
     """The error of given degrees that break a rule on their own, or that do not multiply to the number of GPUs."""
     given = _given(ask)
     for broken in registry.violations(replace(ask.template, degrees=given)):
-        if broken.rule != "vae-width" or given.world == ask.gpus:
+        if broken.flag not in registry.OVERLAID or given.world == ask.gpus:
             return _with_others(ask, broken)
-    if "vae" in ask.fixed and (too_wide := _without_vae(ask)):
-        return _with_other_vae(ask, too_wide)
+    if too_wide := _laid_over(ask):
+        return _with_other_width(ask, too_wide)
     problem = f"no legal plan has {ask.gpus} GPUs" + (f" with {_named(ask)}" if ask.fixed else "")
     return _with_others(ask, RequestError("no-plan", "", None, problem))
 
@@ -120,7 +120,7 @@ def _with_others(ask: Ask, broken: RequestError) -> RequestError:
     """
     given = _given(ask)
     anything = replace(ask, fixed={}, template=replace(ask.template, stages=()))  # stages are of one degree alone
-    kept = replace(anything, fixed={name: width for name, width in ask.fixed.items() if name == "vae"})
+    kept = replace(anything, fixed={name: width for name, width in ask.fixed.items() if name in registry.OVERLAID})
     found = search(kept)
     if not found.candidates:
         found = search(anything)
@@ -154,23 +154,24 @@ def _change(ask: Ask, plan: Plan | None, found: Ask) -> Change:
             changes |= dict.fromkeys(option.name for option in strategy.options)  # which are for this strategy alone
     if ask.order and {name for name, value in changes.items() if value} - set(_given(ask).named()):
         changes["order"] = None  # which must name every axis that is given
-    return {**changes, "usp": None}
+    return {**changes, **registry.NO_SHORTHANDS}
 
 
-def _with_other_vae(ask: Ask, broken: RequestError) -> RequestError:
-    """The error with the legal widths of the VAE next to the given one, as far as they keep the limits."""
+def _with_other_width(ask: Ask, broken: RequestError) -> RequestError:
+    """The error with the legal values next to the given one of a degree laid over the mesh, if they keep the limits."""
     widths = [width for width in broken.nearest if isinstance(width, int)]
-    near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, "vae": width})).candidates]
+    near = [width for width in widths if search(replace(ask, fixed={**ask.fixed, broken.flag: width})).candidates]
     if not near:
         return _with_others(ask, broken)
     return broken.changed(nearest=near, tries=None)
 
 
-def _without_vae(ask: Ask) -> RequestError | None:
-    """The error of a VAE width that alone breaks a rule, on the first plan that is legal without it."""
-    others = {name: value for name, value in ask.fixed.items() if name != "vae"}
-    for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given):
-        wide = replace(plan, degrees=plan.degrees.changed(vae=ask.fixed["vae"]))
+def _laid_over(ask: Ask) -> RequestError | None:
+    """The error of a degree laid over the mesh, such as the VAE's width, on the first plan that is legal without it."""
+    laid = {name: value for name, value in ask.fixed.items() if name in registry.OVERLAID}
+    others = {name: value for name, value in ask.fixed.items() if name not in laid}
+    for plan in candidates.legal_plans(ask.template, ask.gpus, replace(ask, fixed=others).given) if laid else ():
+        wide = replace(plan, degrees=plan.degrees.changed(**laid))
         return next(iter(registry.violations(wide)), None)
     return None
 

@@ -102,7 +102,7 @@ def recipe_of(asked: Recipe, plan: Plan, model: str, hardware: str, memory: floa
 
 def with_parallel(parallel: Parallel, plan: Plan) -> Parallel:
     """The recipe's parallel section with the plan's degrees and mesh order."""
-    changes: dict[str, Any] = {"usp": None}
+    changes: dict[str, Any] = dict(registry.NO_SHORTHANDS)
     for name, value in plan.parallel().items():
         if name == "order":
             changes[name] = value.split(",")

@@ -278,13 +278,8 @@ CPU = Hardware(
     anchored=assumed(0.25, "not calibrated"),
 )
 
-MACHINES = {
-    machine.name: machine
-    for machine in (
-        *(GB200, B200, H200, H100, H100_PCIE, A100, A100_40, H20, L40S, L20),
-        *(RTX4090, RTX5090, RTX3090, CPU),
-    )
-}
+MACHINES = {machine.name: machine for machine in list(globals().values()) if isinstance(machine, Hardware)}
+"""The machines above by name, in that order."""
 DEFAULT = GB200.name
 """The machine to plan for if none is named."""
 ALIASES = {

@@ -106,7 +106,7 @@ def _edges(plan: Plan, side: Side) -> tuple[int, int]:
 
 def best_width(plan: Plan, hardware: Hardware, half: int, world: int, close: float) -> int:
     """The narrowest VAE that is within `close` of the fastest: 1, 2, 4 ..., all of a cfg half, or all of the world."""
-    limit = min(sum(rules.strip_sizes(_alone(plan))), MAX_WIDTH)
+    limit = min(rules.widest(plan), MAX_WIDTH)
     tried = [2**i for i in range(MAX_WIDTH.bit_length()) if 2**i <= half]
     widths = sorted({w for w in (*tried, half, world) if w <= limit})
     return _best(_alone(plan), hardware, tuple(widths), close)
