@@ -13,7 +13,7 @@ from pathlib import Path
 from hybridgen.engine.prepare import negative_prompt
 from hybridgen.errors import Change
 from hybridgen.interop import Export, named, others_given, refuse, unnamed
-from hybridgen.plan.degrees import divisors
+from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.strategies import registry

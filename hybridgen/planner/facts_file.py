@@ -13,8 +13,8 @@ from hybridgen.models.cosmos.facts import CosmosTransformer
 from hybridgen.models.cosmos3.facts import Cosmos3Transformer
 from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.models.wan.vae_facts import VAE_21, WanVae
-from hybridgen.plan.degrees import divisors, nearest, parse_pair
 from hybridgen.plan.facts import ModelFacts, RequestDefaults, TransformerFacts
+from hybridgen.plan.numbers import divisors, nearest, parse_pair
 from hybridgen.plan.plan import ITEMSIZE
 from hybridgen.recipe import source
 from hybridgen.recipe.clip import clip_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridgen.errors import Place, RequestError
-from hybridgen.plan.degrees import parse_pair
+from hybridgen.plan.numbers import parse_pair
 from hybridgen.recipe import resolve, source
 from hybridgen.recipe.fields import FILE, SCHEMA, STATUSES, Measured, Recipe, Request, keys_of, read, wrong_schema
 from hybridgen.recipe.source import Source

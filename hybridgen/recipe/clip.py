@@ -6,8 +6,8 @@ import math
 
 from hybridgen.errors import Change, RequestError
 from hybridgen.models.registry import relatives
-from hybridgen.plan.degrees import not_legal, parse_pair
 from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.numbers import not_legal, parse_pair
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.fields import Request
 

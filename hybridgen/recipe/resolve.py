@@ -8,8 +8,9 @@ from dataclasses import replace
 from hybridgen.errors import Change, RequestError, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan import kernels
-from hybridgen.plan.degrees import Value, divisors, not_legal
+from hybridgen.plan.degrees import Value
 from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import ITEMSIZE, Plan
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import DEVICES, Parallel, Recipe, Runtime, keys_of

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree, not_legal
+from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.numbers import not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.plan.autoencoder import PAST, Half
-from hybridgen.plan.degrees import Axis, Degree, not_legal
+from hybridgen.plan.degrees import Axis, Degree
 from hybridgen.plan.layout import split_rows
+from hybridgen.plan.numbers import not_legal
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Phase, Term
 from hybridgen.strategies.strategy import Strategy

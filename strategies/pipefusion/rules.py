@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree, Option, not_legal
+from hybridgen.plan.degrees import Axis, Degree, Option
 from hybridgen.plan.layout import split_rows
+from hybridgen.plan.numbers import not_legal
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree, Value, divisors, not_legal
+from hybridgen.plan.degrees import Axis, Degree, Value
+from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Phase
 from hybridgen.strategies.strategy import Strategy

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridgen.plan.degrees import divisors, nearest
 from hybridgen.plan.layout import Layout, TokenShards, split_rows
+from hybridgen.plan.numbers import divisors, nearest
 from hybridgen.strategies.registry import AXES, Degrees
 
 DEGREES = Degrees(cfg=2, pipefusion=2, tp=3, attn2d=(2, 3), ulysses=2)

@@ -21,8 +21,8 @@ from hybridgen.models.files import Folder
 from hybridgen.models.registry import MODELS
 from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.plan.autoencoder import VaeFacts
-from hybridgen.plan.degrees import divisors
 from hybridgen.plan.facts import TransformerFacts
+from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.recipe.fields import Recipe, compose, options
 from hybridgen.recipe.legal import degree_sets, legal_plans
