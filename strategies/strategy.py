@@ -85,5 +85,5 @@ class Strategy:
 
     @cached_property
     def is_overlaid(self) -> bool:
-        """Whether the strategy's ranks are laid over those of the others."""
+        """Whether the strategy's ranks are laid over those of the others; then it sends nothing while denoising."""
         return bool(self.degrees) and all(degree.is_overlaid for degree in self.degrees)

@@ -100,6 +100,14 @@ def test_the_first_rank_holds_and_sends_most_where_ranks_are_declared_alike(degr
 
 
 @EVERY
+def test_what_is_laid_over_the_mesh_sends_nothing_that_is_not_priced(degree: Degree) -> None:
+    """The planner prices such messages apart, so they are none of a denoising step."""
+    plan, strategy = plan_of(degree), registry.BY_DEGREE[degree.name]
+    sent = [message for rank in range(plan.world_size) for message in strategy.traffic(plan, rank)]
+    assert sent and (not strategy.is_overlaid or all(message.phase != "denoise" for message in sent))
+
+
+@EVERY
 def test_it_competes_where_it_is_given(degree: Degree) -> None:
     template = Plan(WAN22, CLIP, Degrees())
     found = search(Ask(template, 8, find("gb200-nvl72"), {degree.name: twice(degree)}))
