@@ -165,7 +165,9 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
             rank.warn(f"{job.output} was made by another run meanwhile: the clip is {path}")
             rank.job = replace(job, output=path)
         if job.preview:
-            contact_sheet(np.concatenate(kept), job.preview, job.owner, job.overwrite)
+            sheet = contact_sheet(np.concatenate(kept), job.preview, job.owner, job.overwrite)
+            if sheet != job.preview:
+                rank.warn(f"{job.preview} was made by another run meanwhile: the contact sheet is {sheet}")
     count = job.plan.clip.frames
     rank.progress.stage("decode", f"{count} frame{'s' * (count > 1)}", rank.seconds["decode"])
     rank.progress.stage("write", path.name, rank.seconds["write"])

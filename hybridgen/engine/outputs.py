@@ -72,5 +72,5 @@ def check_latents(path: Path, size: int) -> None:
     check_folder("out", path)
     free = shutil.disk_usage(path.absolute().parent).free
     if free < size:
-        problem = f"the disk has {free / 1e6:.1f} MB left, and the final latents alone take {size / 1e6:.1f} MB"
+        problem = f"the disk has {free / 1e3:,.0f} kB left, and the final latents take {size / 1e3:,.0f} kB"
         raise RequestError("output-folder", "out", path, problem, "a folder with more room")

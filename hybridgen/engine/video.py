@@ -186,10 +186,10 @@ def read_tags(path: Path) -> dict[str, Any]:
     return {}
 
 
-def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = False) -> None:
-    """Frames spread evenly over the clip, first and last included, side by side in one PNG.
+def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = False) -> Path:
+    """Frames spread evenly over the clip, first and last included, side by side in one PNG; returns its path.
 
-    `owner` names the unfinished file.
+    `owner` names the unfinished file. Where the name is taken, the next free one is.
     """
     from PIL import Image
 
@@ -205,4 +205,4 @@ def contact_sheet(frames: Frames, path: Path, owner: object, overwrite: bool = F
     part = part_of(path, owner)
     with _named_in_errors(path):
         Image.fromarray(sheet).save(part, "png")
-    _named(part, path, overwrite)
+    return _named(part, path, overwrite)

@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from hybridgen.cli.main import call
 from hybridgen.distributed.processes import RankContext
-from hybridgen.engine import worker
+from hybridgen.engine import decode, worker
+from hybridgen.engine.job import Job
 from hybridgen.engine.video import Frames, VideoWriter
 from hybridgen.errors import RunFailed
 from hybridgen.models.wan.denoiser import WanEncoder
@@ -190,6 +191,29 @@ def test_latents_survive_a_folder_that_fails(
     kept = tmp_path / "clip.latents.safetensors"
     assert f"kept: {kept} (the final latents)" in err and "out/clip.mp4" in err
     assert safetensors.torch.load_file(kept)["latents"].shape == (1, 16, 5, 8, 8)
+
+
+def test_latents_have_a_second_place_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written = decode._written
+
+    def full(content: bytes, path: Path, job: Job) -> Path:
+        if path.parent.name == "out":
+            raise OSError(28, "No space left on device")
+        return written(content, path, job)
+
+    def fail(*_: object) -> None:
+        raise ValueError("it gave up")
+
+    monkeypatch.setattr(decode, "_written", full)
+    monkeypatch.setattr(VideoWriter, "add", fail)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    assert call("run --model demo -p x --steps 1 --out out/clip.mp4".split()) == 1
+    err, kept = capfd.readouterr().err, tmp_path / "clip.latents.safetensors"
+    assert "warning: out/clip.latents.safetensors cannot be written (No space left on device)" in err
+    assert f"kept: {kept}" in err and kept.exists() and not any((tmp_path / "out").iterdir())
 
 
 def test_a_name_that_another_run_took_gives_way(

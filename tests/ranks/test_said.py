@@ -97,5 +97,5 @@ def test_a_dry_run_looks_at_the_files_to_be_written(out: str, tmp_path: Path, mo
 
 def test_a_disk_without_room_for_the_latents_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10_000}))
-    with pytest.raises(RequestError, match=r"has 0\.0 MB left, and the final latents alone take"):
+    with pytest.raises(RequestError, match="has 10 kB left, and the final latents take 20 kB"):
         api.run(RunOptions(out=tmp_path / "a.mp4", dry_run=True), {"model": "demo"})
