@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import GRACE, RankContext
-from hybridgen.distributed.signals import SIGNALS, Stopped
+from hybridgen.distributed.signals import SIGNALS, Stopped, held
 from hybridgen.distributed.status import Cause, cause_of
 from hybridgen.distributed.watch import HANG, LOOK, Said, Watch, is_gone, state
 from hybridgen.errors import RunFailed
@@ -75,8 +75,9 @@ class Peers:
         """Begin to watch; to be called from the main thread, so that its signals are heard."""
         with suppress(ValueError):  # another thread runs the job: signals are not ours to hear
             signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        for thread in self.threads:
-            thread.start()
+        with held():
+            for thread in self.threads:
+                thread.start()
 
     def finish(self) -> None:
         """Leave in peace, after all work is done."""

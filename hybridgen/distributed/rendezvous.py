@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from hybridgen.distributed.joined import identity
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
+from hybridgen.distributed.signals import held
 from hybridgen.errors import RunFailed
 
 T = TypeVar("T")
@@ -144,7 +145,8 @@ class _Waiting:
                 failed.append(error)
 
         thread = threading.Thread(target=work, daemon=True)
-        thread.start()
+        with held():  # an exception in the midst of a start confuses threading
+            thread.start()
         while thread.is_alive():
             thread.join(POLL)
             self.say_in_time(who)
