@@ -31,7 +31,7 @@ BEAT = 1.0
 """Seconds between two beats of a rank."""
 DEAF = 1.0
 """Seconds after which a signal is acted on here where the main thread cannot: it may be inside a collective."""
-TOGETHER, LINGER = 0.5, 0.7
+TOGETHER, LINGER = 1.0, 1.4
 """Seconds within which ranks hear a signal that was sent to all; and how long a rank that heard one stays, so that what
 its launcher sends to the others because it ended is not taken for the same."""
 LEAVE = 10.0

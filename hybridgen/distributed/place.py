@@ -24,3 +24,5 @@ class JoinedRank:
     """Whether the process that started this one stays to watch it, as torchrun's agent and Slurm's step do."""
     secret: str = ""
     """What the ranks of the job know and others do not; "" where the launcher carries none."""
+    variable: str = "RANK"
+    """The variable that tells every process its rank."""

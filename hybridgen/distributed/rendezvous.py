@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from hybridgen.distributed.joined import identity
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.signals import held
+from hybridgen.distributed.watch import LOOK, stopped_sibling
 from hybridgen.errors import RunFailed
 
 T = TypeVar("T")
@@ -102,12 +104,26 @@ def meet(here: JoinedRank, say: Callable[[str], None], limit: float) -> Any:
     store = PrefixStore(f"hybridgen/{here.attempt}", tcp)
     store.set(f"here/{here.rank}", identity())
     while missing := [rank for rank in range(here.world) if not store.check([f"here/{rank}"])]:
+        _end_if_stopped(here, missing)
         waiting.say_in_time(_some(missing))
         time.sleep(POLL)
     interface = interface_to(here.address)
     if interface is not None:
         listen_on(interface)
     return store
+
+
+def _end_if_stopped(here: JoinedRank, missing: list[int]) -> None:
+    """Raise RunFailed (launcher) where a missing rank of this machine is stopped; its launcher would wait for it."""
+    found = stopped_sibling(here.variable, missing)
+    if found is None:
+        return
+    time.sleep(LOOK)  # Ctrl-Z and `fg` stop and continue all, one after the other
+    if stopped_sibling(here.variable, missing) == found:
+        with suppress(OSError):
+            os.kill(found[1], signal.SIGKILL)
+        problem = f"rank {found[0]} of {here.world} failed: process {found[1]} was stopped (SIGSTOP) before it came"
+        raise RunFailed("launcher", problem)
 
 
 def _some(ranks: list[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -57,6 +58,22 @@ def stopped(pid: int) -> str:
             if state(child) == "T":
                 return f"{Path(f'/proc/{child}/comm').read_text().strip()} (process {child})"
     return ""
+
+
+def stopped_sibling(variable: str, values: Sequence[int]) -> tuple[int, int] | None:
+    """A stopped process with the same parent whose environment has the variable with one of these values.
+
+    Returns (value, process id).
+    """
+    with suppress(OSError, ValueError):
+        parents = Path(f"/proc/{os.getppid()}/task").glob("*/children")
+        for pid in (int(word) for path in parents for word in path.read_text().split()):
+            if state(pid) == "T":
+                words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                for value in values:
+                    if f"{variable}={value}".encode() in words:
+                        return value, pid
+    return None
 
 
 @dataclass

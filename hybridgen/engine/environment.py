@@ -56,6 +56,7 @@ def joined_rank() -> JoinedRank | None:
                 agent_serves=False,
                 has_parent=True,
                 secret=env.get(SECRET, ""),
+                variable="SLURM_PROCID",
             ),
         )
     return None

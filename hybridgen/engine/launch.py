@@ -106,8 +106,13 @@ def _join(job: Job, here: JoinedRank, limits: Limits) -> Report:
         return _alone(job, RankContext(0, 1, here.local_rank, status))
     from hybridgen.distributed import rendezvous
 
-    speaks = _say if here.rank == 0 or here.local_rank in (0, here.rank) else lambda text: None
-    store = rendezvous.meet(here, speaks, limits.join)
+    speaks = here.local_rank == 0 or not here.has_parent  # one of each machine, or each that was started by hand
+    try:
+        store = rendezvous.meet(here, _say if speaks else lambda text: None, limits.join)
+    except Stopped as stopped:
+        if not speaks:
+            os._exit(128 + stopped.number)
+        raise
     context = RankContext(here.rank, here.world, here.local_rank, status, store=store)
     agreed = [job] if here.rank == 0 else []
 
