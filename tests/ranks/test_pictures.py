@@ -114,7 +114,7 @@ def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch
     case = Case("wan2.1-i2v", 1)
     options = RunOptions(out=tmp_path / "clip.mp4", quiet=True)
     fields = {"model": str(case.folder), "prompt": "a", "image": str(tmp_path / "on-another-machine.png"), "cfg": 2}
-    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, _: job.report({}, [], [], ""))
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: job.report({}, [], [], ""))
     for rank, needed in (("1", False), ("0", True)):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")

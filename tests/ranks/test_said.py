@@ -60,7 +60,7 @@ def warned(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> list[str]:
         def ready(self, recipe: Any, job: Any, warnings: list[str]) -> None:
             found.extend(warnings)
 
-    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, _: job.report({}, [], [], ""))
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: job.report({}, [], [], ""))
     api.run(RunOptions(), {"model": "demo", "device": "cpu", **fields}, Seen())
     return [one for one in found if "ranks" not in one]  # a busy machine
 
