@@ -50,7 +50,7 @@ from hybridgen.models.autoencoder import Autoencoder, to_uint8
 from hybridgen.models.inputs import Inputs
 from hybridgen.models.load import load_autoencoder
 from hybridgen.models.wan.denoiser import WanEncoder
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.judge import BRIGHT, MIN_AREA, expected, judge, largest_blobs, overlaps
 from tests.support.ranks import run_ranks

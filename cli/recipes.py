@@ -21,7 +21,8 @@ from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.report import input_flags
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Measured, Recipe, compose, keys_of
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Measured, Recipe, keys_of
 from hybridgen.recipe.resolve import resolve
 from hybridgen.recipe.typed import dotted
 

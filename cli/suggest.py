@@ -18,7 +18,8 @@ from typer.exceptions import TyperException
 
 from hybridgen.errors import Change, RequestError, changed, quoted
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import compose, keys_of
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import keys_of
 from hybridgen.recipe.typed import dotted
 
 DEPTH = 5

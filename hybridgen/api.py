@@ -25,7 +25,8 @@ from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.planner.choose.recommend import is_open, plan_for
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.fields import options as recipe_options
 from hybridgen.recipe.flags import of_keywords
 from hybridgen.recipe.resolve import faults, resolve

@@ -23,7 +23,8 @@ from hybridgen.planner.choose.no_plan import all_rejected
 from hybridgen.planner.choose.ranking import Candidate, kinds
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
-from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import words_of
 from hybridgen.recipe.text import dumps, save
 

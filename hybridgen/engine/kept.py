@@ -21,7 +21,7 @@ from hybridgen.errors import RequestError
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import FP32, Plan
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 
 RULE = "kept-latents"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from hybridgen.errors import Place, RequestError
 from hybridgen.plan.numbers import parse_pair
 from hybridgen.recipe import resolve, source
-from hybridgen.recipe.fields import FILE, SCHEMA, STATUSES, Measured, Recipe, Request, keys_of, read, wrong_schema
+from hybridgen.recipe.compose import read, wrong_schema
+from hybridgen.recipe.fields import FILE, SCHEMA, STATUSES, Measured, Recipe, Request, keys_of
 from hybridgen.recipe.source import Source
 from hybridgen.recipe.text import dumps, header
 from hybridgen.recipe.typed import Keys, dotted, shown

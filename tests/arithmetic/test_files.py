@@ -17,7 +17,7 @@ from hybridgen.planner.hardware import lookup
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.typed import as_number
 
 WORDED = ("; nearest: ", ": must be ", ": must hold keys of its own", ": is missing")

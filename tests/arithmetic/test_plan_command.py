@@ -20,7 +20,7 @@ from hybridgen.planner.choose import recommend
 from hybridgen.planner.choose.ask import ask_for
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 
 WAN22 = catalogue.find("wan2.2")

@@ -24,7 +24,8 @@ from hybridgen.plan.autoencoder import VaeFacts
 from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Clip, Plan
-from hybridgen.recipe.fields import Recipe, compose, options
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Recipe, options
 from hybridgen.recipe.legal import degree_sets, legal_plans
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry

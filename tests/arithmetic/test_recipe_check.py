@@ -13,7 +13,8 @@ import pytest
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import Recipe, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.resolve import resolve
 from hybridgen.recipe.typed import hints
 from tests.support.recipes import declared_in

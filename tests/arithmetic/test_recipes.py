@@ -16,7 +16,8 @@ from hybridgen.cli.main import call
 from hybridgen.models.catalogue import DEFAULT_MODEL
 from hybridgen.recipe import library
 from hybridgen.recipe.check import check
-from hybridgen.recipe.fields import Hardware, Measured, Recipe, Request, compose, read
+from hybridgen.recipe.compose import compose, read
+from hybridgen.recipe.fields import Hardware, Measured, Recipe, Request
 from hybridgen.recipe.resolve import resolve
 from hybridgen.recipe.results import mismatch
 from hybridgen.recipe.text import dumps, json_schema, plain

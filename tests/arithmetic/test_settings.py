@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hybridgen.errors import RequestError
-from hybridgen.recipe.fields import Measured, Recipe, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Measured, Recipe
 
 SCALARS = "model: demo\nrequest: {steps: 9, frames: 5, prompt: old}\nparallel: {usp: 2x1, pipefusion: 2}\n"
 

@@ -14,7 +14,8 @@ from hybridgen.errors import RequestError
 from hybridgen.interop import trtllm
 from hybridgen.interop.trtllm_import import load
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Parallel, Recipe, Request, Runtime, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Parallel, Recipe, Request, Runtime
 from hybridgen.recipe.resolve import resolve
 from tests.support.exports import More, exported, recipe_of
 

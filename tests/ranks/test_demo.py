@@ -17,7 +17,7 @@ from hybridgen.engine.rank import quiet_libraries, set_up
 from hybridgen.engine.worker import load
 from hybridgen.models import catalogue
 from hybridgen.models.wan.denoiser import WanEncoder
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.judge import Verdict, expected, judge
 from tests.support.ranks import run_ranks

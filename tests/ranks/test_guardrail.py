@@ -28,7 +28,7 @@ from hybridgen.models.cosmos.guardrail import Guardrail
 from hybridgen.models.cosmos3 import facts as cosmos3_facts
 from hybridgen.models.files import Folder
 from hybridgen.models.tiny import cache
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.checkpoints import LAYERS, Case
 

@@ -24,7 +24,8 @@ from hybridgen.models.wan.denoiser import Wan
 from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.plan.plan import FP32, Clip, Plan
 from hybridgen.recipe import library
-from hybridgen.recipe.fields import Checkpoint, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Checkpoint
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees

@@ -18,7 +18,7 @@ from hybridgen.distributed.sequence import patchify, unpatchify
 from hybridgen.errors import RunFailed
 from hybridgen.models.slots import Pass
 from hybridgen.plan.plan import Clip
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 from hybridgen.strategies.pipefusion import rules
 from hybridgen.strategies.pipefusion.run import Buffers, Pipeline

@@ -15,7 +15,8 @@ from hybridgen.engine import record
 from hybridgen.engine.report import RequestSummary
 from hybridgen.engine.video import VideoWriter
 from hybridgen.errors import RequestError
-from hybridgen.recipe.fields import Request, Runtime, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Request, Runtime
 from hybridgen.recipe.resolve import resolve
 from tests.support.command import hybridgen
 

@@ -18,7 +18,7 @@ from hybridgen.engine.read_video import read_frames
 from hybridgen.engine.video import VideoWriter, read_tags
 from hybridgen.engine.worker import work
 from hybridgen.models.catalogue import DEMO_FOLDER
-from hybridgen.recipe.fields import compose
+from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 from tests.support.ranks import run_ranks
 from tests.support.runs import PROMPT, STEPS, assert_declared, error, files, hybridgen, latents, pixels, stock

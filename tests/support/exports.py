@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hybridgen.recipe.fields import Recipe, Request, compose
+from hybridgen.recipe.compose import compose
+from hybridgen.recipe.fields import Recipe, Request
 from hybridgen.recipe.flags import flag
 from hybridgen.recipe.resolve import resolve
 
