@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a run to end."""
@@ -45,24 +47,46 @@ def _raise(number: int, _: FrameType | None) -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """A block that no signal interrupts; one that arrives meanwhile is delivered at its end."""
+def held() -> Iterator[list[int]]:
+    """A block that no signal interrupts; one that arrives meanwhile is delivered at its end.
+
+    The mask alone would not do: a signal to the process reaches any of its threads that does not block it, and Python
+    runs the handler in the main thread. The block may clear the list of what has arrived in that way.
+    """
+    arrived: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    handlers = _replaced(lambda number, _: arrived.append(number))
     try:
-        yield
+        yield arrived
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in arrived:
+            os.kill(os.getpid(), number)
+
+
+def _replaced(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Put a handler in the place of Python's own ones, which are returned; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    own = {int(number): found for number, found in before.items() if callable(found)}
+    for number in own:
+        signal.signal(number, handler)
+    return own
 
 
 @contextmanager
 def dropped() -> Iterator[None]:
     """A block that no signal interrupts, for clean-up; those that arrive meanwhile are dropped."""
-    with held():
+    with held() as arrived:
         try:
             yield
         finally:
             while signal.sigtimedwait(SIGNALS, 0) is not None:
                 pass
+            arrived.clear()
 
 
 def as_rank() -> None:

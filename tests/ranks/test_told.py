@@ -91,8 +91,10 @@ def test_time_in_which_the_watcher_is_stopped_is_no_silence() -> None:
 
 
 def test_a_signal_while_ranks_are_started_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal comes before the second of four ranks is forked."""
+    """The signal comes before the second of four ranks is forked, and another thread could take it."""
     started: list[int] = []
+    before, over = psutil.Process().children(), threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
     begin = processes._no_main_module
 
     @contextmanager
@@ -106,7 +108,8 @@ def test_a_signal_while_ranks_are_started_ends_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(processes, "_no_main_module", struck)
     with heard(signal.SIGTERM), pytest.raises(Heard):
         run_local(4, lambda _: time.sleep(60), deadline=30)
-    assert len(started) == 4 and not psutil.Process().children()
+    over.set()
+    assert len(started) == 4 and psutil.Process().children() == before
 
 
 def test_ranks_are_started_without_a_thread() -> None:
