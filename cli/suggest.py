@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from typer.exceptions import TyperException
 
@@ -56,6 +56,8 @@ def _renamed(error: RequestError, change: Change, words: Sequence[str]) -> str:
 
 def _end(suggested: Change | str, words: list[str], app: Any) -> list[str] | None:
     """The words of a suggested command that works, or of the one that its refusals lead to."""
+    if _builds(suggested):
+        return _with(words, suggested)
     if isinstance(suggested, str):
         there = shlex.split(suggested)
         return there if there[:2] not in (["hybridgen", "run"], ["hybridgen", "plan"]) else _followed(there, app, DEPTH)
@@ -75,8 +77,15 @@ def _followed(words: list[str], app: Any, depth: int) -> list[str] | None:
 
 def _is_legal(change: Change, words: list[str], app: Any) -> bool:
     """Whether a value is not refused for its flag."""
+    if _builds(change):
+        return True
     error = refusal(_with(words, change), app)
     return error is None or error.flag not in change
+
+
+def _builds(change: Change | str) -> TypeGuard[Change]:
+    """Whether trying a change would build a tiny checkpoint, which takes seconds; those that there are can be used."""
+    return not isinstance(change, str) and str(change.get("model")).startswith("tiny:")
 
 
 def _with(words: list[str], change: Change) -> list[str]:

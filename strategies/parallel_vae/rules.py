@@ -56,7 +56,7 @@ def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
 def violations(plan: Plan) -> Iterator[RequestError]:
     width, world = plan.degrees.vae, plan.world_size
     half, rows = plan.degrees.half, widest(plan)
-    legal = [v for v in {*range(1, half + 1), world} if v <= rows]
+    legal = sorted({*range(1, min(half, rows) + 1), *([world] if world <= rows else [])})
     if not 1 <= width <= half and width != world:
         limit = f"not between 1 and {half}, the ranks of the run" if half > 1 else "more than the one rank of the run"
         if world > half:

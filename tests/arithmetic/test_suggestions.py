@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.exceptions import TyperException
 from hybridgen.cli.main import app, call
 from hybridgen.cli.suggest import refusal, working
 from hybridgen.errors import RequestError, changed
+from hybridgen.models.tiny import cache
 from hybridgen.recipe import library
 from hybridgen.recipe.fields import keys_of
 from hybridgen.recipe.typed import dotted
@@ -153,3 +155,19 @@ def test_every_suggestion_of_a_run_works(
         except TyperException:
             continue
     assert tried > 60 and near > 20
+
+
+def test_a_suggested_tiny_checkpoint_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To build one takes seconds."""
+    monkeypatch.setattr(cache, "_build", lambda *_: pytest.fail("it was built"))
+    assert call(["plan", "--gpus", "8", "--model", "tiny:none"]) == 2
+
+
+def test_rejected_plans_of_many_gpus_are_listed_within_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neighbours of such a plan have billions of ranks; widths of the VAE are no more than its rows."""
+    tracemalloc.start()
+    try:
+        assert call(["plan", "--gpus", "65536", "--json"]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
