@@ -97,7 +97,7 @@ def offered(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 def _as_typed(kind: Any) -> Any:
     """The type of a flag on a command line, where numbers or text are typed as text."""
-    return Optional[str] if set(get_args(kind)) >= {str, float} else kind
+    return Optional[str] if str in (types := get_args(kind)) and {float, int} & {*types} else kind
 
 
 def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:

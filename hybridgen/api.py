@@ -239,7 +239,7 @@ def plan(
     recipe: str | Path | None = None,
     settings: Iterable[str] = (),
     nodes: int | None = None,
-    gpus_per_node: int | None = None,
+    gpus_per_node: str | int | None = None,
     hardware: str | Path | None = None,
     heads: int | None = None,
     model_facts: str | Path | None = None,
@@ -254,7 +254,7 @@ def plan(
 
     gpus: how many there are; without it hosts, or the degrees, say so.
     nodes: number of hosts.
-    gpus_per_node: GPUs of a host.
+    gpus_per_node: GPUs of a host; or of every host, as in "8,8,4", which ranks fill in order.
     recipe: recipe file, or the name of one that comes with the package.
     settings: changes of the recipe's keys, as in "request.steps=20".
     hardware: a machine by name, or a YAML file of one; `hybridgen plan --help` names the default.

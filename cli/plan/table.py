@@ -10,7 +10,7 @@ from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import ranks_of_domain, spread
+from hybridgen.planner.hardware.hosts import borders, hosts_of
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
 
@@ -23,9 +23,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
     what = f"{made}, {guided}, {SHORT_DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
-    if gpus > (size := ranks_of_domain(gpus, hardware)):
-        each = f"of {size}" if gpus % size == 0 else f"of up to {size}"
-        place += f" in {-(-gpus // size)} {domains(hardware)}s {each}, {hardware.outside.name} between them"
+    if len(sizes := borders(gpus, hardware).sizes(gpus)) > 1:
+        place += f" in {len(sizes)} {domains(hardware)}s of {_sizes(sizes)}, {hardware.outside.name} between them"
     note = f", {gigabytes(found.ask.memory)} GB of each" if found.ask.memory else ""
     note += " (no --hardware given)" if assumed else ""
     source = "given by --anchor" if _anchored(hardware) else "predicted"
@@ -45,6 +44,13 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """Sizes in words: "8" where all are equal, "8, 8 and 4", "up to 8" where there are many."""
+    if len({*sizes}) == 1:
+        return str(sizes[0])
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) <= 4 else f"up to {max(sizes)}"
 
 
 def _anchored(hardware: Hardware) -> bool:
@@ -67,7 +73,7 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
                 c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
             ]
         )  # fmt: skip
-    across = found.ask.gpus > ranks_of_domain(found.ask.gpus, found.ask.hardware)
+    across = not borders(found.ask.gpus, found.ask.hardware).is_one_domain(found.ask.gpus)
     drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
     return fitting(titles, rows, (*drop, "speed-up", "comm", "eff"), numbers)
 
@@ -122,7 +128,7 @@ def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
 
 def hosts_line(found: Recommendation) -> list[str]:
     """The line that says how to start the command on several hosts."""
-    hosts = spread(found.ask.gpus, found.ask.hardware.per_node, found.ask.hardware.domain)
+    hosts = hosts_of(found.ask.gpus, found.ask.hardware)
     if hosts.number == 1:
         return []
     return command("", f"on each host as {hosts.torchrun}, or under srun")

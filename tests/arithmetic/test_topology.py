@@ -12,6 +12,7 @@ from hybridgen.errors import RequestError
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.orders import best_order, vae_span
+from hybridgen.planner.hardware.hosts import Borders
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis
@@ -32,20 +33,20 @@ def test_spans_are_those_of_the_groups(degrees: Degrees, domain: int) -> None:
         layout = Layout(degrees, order)
         for axis in (a for a in AXES if degrees.size(a) > 1):
             crossing = any(len({rank // domain for rank in group}) > 1 for group in layout.groups(axis))
-            assert crossing == span(layout, axis, domain).crosses, (order, axis)
-        assert vae_span(degrees.vae, layout.stride("cfg"), 2, domain) == span(layout, "vae", domain)
+            assert crossing == span(layout, axis, Borders(domain)).crosses, (order, axis)
+        assert vae_span(degrees.vae, layout.stride("cfg"), 2, Borders(domain)) == span(layout, "vae", Borders(domain))
 
 
 def test_a_domain_that_holds_all_has_one_order() -> None:
     plan = wan(cfg=2, ulysses=4, attn2d=(3, 3), vae=8)
     assert best_order(plan, RACK).order == AXES
-    assert span_of_axis(4, 3, 72, 72) == Span(3, 3)
+    assert span_of_axis(4, 3, 72, Borders(72)) == Span(3, 3)
 
 
 @pytest.mark.parametrize("start", [AXES, AXES[::-1]], ids=["usual", "reversed"])
 def test_cfg_crosses_nodes_and_ulysses_does_not(start: tuple[str, ...]) -> None:
     plan = best_order(replace(wan(cfg=2, ulysses=8, vae=8), order=start), find("h200"))
-    assert not span(plan.layout, "ulysses", 8).crosses and span(plan.layout, "cfg", 8).crosses
+    assert not span(plan.layout, "ulysses", Borders(8)).crosses and span(plan.layout, "cfg", Borders(8)).crosses
 
 
 @pytest.mark.parametrize(

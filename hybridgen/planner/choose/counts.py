@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hybridgen.errors import Change, RequestError
 from hybridgen.planner.hardware.hosts import spread
 from hybridgen.recipe.legal import Fixed
@@ -9,38 +11,72 @@ from hybridgen.recipe.resolve import MAX_RANKS, check_count
 from hybridgen.strategies.registry import OVERLAID, Degrees
 
 
-def count_gpus(gpus: int | None, nodes: int | None, per_node: int | None, given: Fixed) -> tuple[int, int | None]:
-    """Numbers of GPUs, in all and per host: as given, by hosts, or the product of the degrees.
+def count_gpus(
+    gpus: int | None, nodes: int | None, per_node: str | int | None, given: Fixed
+) -> tuple[int, tuple[int, ...]]:
+    """The number of GPUs, and those of each host: one number for all hosts, or one for each; none if nothing says it.
 
-    Raises RequestError (gpus).
+    The number is as given, that of the hosts, or the product of the degrees. Raises RequestError (gpus).
     """
-    for name, value in (("gpus", gpus), ("nodes", nodes), ("gpus-per-node", per_node)):
+    hosts = _hosts(per_node)
+    for name, value in (("gpus", gpus), ("nodes", nodes)):
         if value is not None:
             check_count(name, value)
-    if gpus is None and nodes is not None and per_node is not None:
-        gpus = nodes * per_node
+    if len(hosts) > 1:
+        return _of_list(gpus, nodes, hosts)
+    each = hosts[0] if hosts else None
+    if gpus is None and nodes is not None and each is not None:
+        gpus = nodes * each
     if gpus is None and any(name not in OVERLAID for name in given):
         gpus = Degrees(**given).world
     if gpus is None:
         raise RequestError("gpus", "gpus", None, "is missing; how many GPUs are there?", [8 * (nodes or 1)])
     if gpus > MAX_RANKS:
         raise RequestError("gpus", "gpus", gpus, f"is more than {MAX_RANKS}", [MAX_RANKS])
-    return gpus, _per_node(gpus, nodes, per_node)
+    return gpus, _alike(gpus, nodes, each)
 
 
-def _per_node(gpus: int, nodes: int | None, per_node: int | None) -> int | None:
-    """GPUs per host; None if nothing says how many. Raises RequestError (gpus) if hosts would differ."""
+def _hosts(per_node: str | int | None) -> tuple[int, ...]:
+    """GPUs of a host, or of every host, from "8" or "8,8,4". Raises RequestError (gpus)."""
+    if per_node is None:
+        return ()
+    words = str(per_node).split(",")
+    if not all(re.fullmatch(r"\s*\d{1,9}\s*", word) for word in words):
+        problem = "is not a number of GPUs, or one number for every host"
+        raise RequestError("gpus", "gpus-per-node", per_node, problem, [8, "8,8,4"])
+    for word in words:
+        if not 1 <= int(word) <= MAX_RANKS:
+            near = ",".join(str(min(max(int(one), 1), MAX_RANKS)) for one in words)
+            raise RequestError("gpus", "gpus-per-node", per_node, f"a host has 1 to {MAX_RANKS} GPUs", [near])
+    return tuple(map(int, words))
+
+
+def _of_list(gpus: int | None, nodes: int | None, hosts: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """The number of GPUs where each host is named: all of them unless fewer are asked for."""
+    named, total = ",".join(map(str, hosts)), sum(hosts)
+    if nodes is not None and nodes != len(hosts):
+        problem = f"--gpus-per-node {named} names {len(hosts)} hosts"
+        raise RequestError("gpus", "nodes", nodes, problem, [len(hosts)])
+    if total > MAX_RANKS:
+        raise RequestError("gpus", "gpus-per-node", named, f"makes {total} GPUs, more than {MAX_RANKS}")
+    if gpus is not None and gpus > total:
+        raise RequestError("gpus", "gpus", gpus, f"--gpus-per-node {named} makes {total} GPUs", [total])
+    return gpus or total, hosts
+
+
+def _alike(gpus: int, nodes: int | None, per_node: int | None) -> tuple[int, ...]:
+    """GPUs of each of several hosts of one size; none if nothing says how many. Raises RequestError (gpus)."""
     if nodes is not None:
         near = nodes * (per_node or max(round(gpus / nodes), 1))
         if gpus != near:
             hosts = f"--nodes {nodes}" + (f" x --gpus-per-node {per_node}" if per_node else "")
             raise RequestError("gpus", "gpus", gpus, f"cannot be spread over {hosts}", [near])
-        return gpus // nodes
+        return (gpus // nodes,)
     if per_node is not None and gpus > per_node:
         share = spread(gpus, per_node)
         if share.even and share.each < per_node:
             raise RequestError("gpus", "gpus-per-node", per_node, f"does not divide {gpus} GPUs", [share.each])
-    return per_node
+    return () if per_node is None else (per_node,)
 
 
 def with_counts(error: RequestError, count: int, gpus: int | None, nodes: int | None) -> RequestError:

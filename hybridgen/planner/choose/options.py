@@ -20,7 +20,9 @@ class PlanOptions:
 
     gpus: int | None = flag("Number of GPUs.", panel=MACHINE, metavar="N")
     nodes: int | None = flag("Number of hosts.", panel=MACHINE, metavar="N")
-    gpus_per_node: int | None = flag("GPUs of a host.", panel=MACHINE, metavar="N")
+    gpus_per_node: str | int | None = flag(
+        "GPUs of a host; or of every host, as in 8,8,4, which ranks fill in order.", panel=MACHINE, metavar="N"
+    )
     hardware: str | None = flag(f"{KNOWN} or FILE.yaml.", panel=MACHINE, metavar="NAME", values=lambda: MACHINES)
     heads: int | None = flag(
         "Attention heads instead of the model's own; the width of attention is unchanged.", panel=MODEL, metavar="N"

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.hosts import Borders, borders
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
 from hybridgen.planner.price import cost
 from hybridgen.planner.price import vae as vae_price
@@ -30,10 +30,10 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
     What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
     is one of them as the slowest, and the best order of the others.
     """
-    domain = ranks_of_domain(plan.world_size, hardware)
-    if plan.world_size <= domain:
+    places = borders(plan.world_size, hardware)
+    if places.are_alike(plan.world_size):
         return plan
-    price = _axis_pricer(plan, hardware, domain)
+    price = _axis_pricer(plan, hardware, places)
 
     @cache
     def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
@@ -53,7 +53,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
     return plan if chosen == axes else replace(plan, order=(*chosen, *(axis for axis in AXES if axis not in chosen)))
 
 
-def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, int], float]:
+def _axis_pricer(plan: Plan, hardware: Hardware, places: Borders) -> Callable[[str, int], float]:
     """A function that gives the seconds of an axis by the distance of its neighbours in ranks.
 
     The VAE's ranks run one guidance branch, so that the place of cfg decides how they lie.
@@ -65,25 +65,25 @@ def _axis_pricer(plan: Plan, hardware: Hardware, domain: int) -> Callable[[str, 
 
     def seconds(axis: str, stride: int) -> float:
         size = degrees.size(axis)
-        found = price(axis, span_of_axis(stride, size, world, domain))
+        found = price(axis, span_of_axis(stride, size, world, places))
         if halved and degrees.axes[axis].divides == "branches":
-            found += decoding(vae_span(degrees.vae, stride, size, domain))
+            found += decoding(vae_span(degrees.vae, stride, size, places))
         return found
 
     return seconds
 
 
 @lru_cache(maxsize=1024)
-def vae_span(width: int, half: int, halves: int, domain: int) -> Span:
+def vae_span(width: int, half: int, halves: int, places: Borders) -> Span:
     """Span of the first `width` ranks of one guidance branch; the `halves` stand `half` ranks apart."""
     ranks = [r // half * halves * half + r % half for r in range(width)]
-    return span_of_ranks(ranks, domain)
+    return span_of_ranks(ranks, places)
 
 
 def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
     """Axes in use: those with groups inside a domain, and those that cross domains."""
-    axes, domain = used_axes(plan), ranks_of_domain(plan.world_size, hardware)
-    crossing = [axis for axis in axes if span(plan.layout, axis, domain).crosses]
+    axes, places = used_axes(plan), borders(plan.world_size, hardware)
+    crossing = [axis for axis in axes if span(plan.layout, axis, places).crosses]
     return [axis for axis in axes if axis not in crossing], crossing
 
 

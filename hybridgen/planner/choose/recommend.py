@@ -41,8 +41,8 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
     """
     facts, parallel = facts_of(recipe, options.model_facts, options.heads), recipe.parallel
     gpus, nodes, memory, max_time = options.gpus, options.nodes, options.size, options.seconds
-    count, per_node = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel))
-    machine = find(options.hardware or DEFAULT).joined(per_node)
+    count, hosts = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel))
+    machine = find(options.hardware or DEFAULT).joined(hosts)
     if not options.approximate:
         refuse_idle_options(parallel, Degrees(**given_degrees(parallel)))
     try:

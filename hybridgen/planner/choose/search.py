@@ -10,7 +10,7 @@ from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.choose.ranking import Candidate, ranked, tie_share
-from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, span
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.cost import cost, one_gpu_seconds
@@ -45,7 +45,7 @@ def search_best(ask: Ask) -> Recommendation:
 def _priced(ask: Ask) -> Iterator[Candidate]:
     """Legal plans with VAE width, mesh order, seconds and memory; what they have in common is priced once."""
     template, hardware, gpus = ask.template, ask.hardware, ask.gpus
-    one_gpu, domain = one_gpu_seconds(template, hardware), ranks_of_domain(gpus, hardware)
+    one_gpu, places = one_gpu_seconds(template, hardware), borders(gpus, hardware)
 
     @cache
     def width(half: int) -> int:
@@ -57,7 +57,7 @@ def _priced(ask: Ask) -> Iterator[Candidate]:
 
     for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: width(degrees.half)):
         plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware)
-        around = tail(plan.degrees.vae, span(plan.layout, "vae", domain))
+        around = tail(plan.degrees.vae, span(plan.layout, "vae", places))
         yield Candidate(plan, cost(plan, hardware, tail=around), one_gpu, hardware)
 
 

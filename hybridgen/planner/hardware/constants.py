@@ -78,11 +78,13 @@ class Hardware:
     domain: int
     """GPUs that the inside link joins."""
     per_node: int
-    """GPUs of one host."""
+    """GPUs of one host; of the largest where hosts differ."""
     error: Constant
     """How far a predicted latency may be off without an anchor, as a share of it (1)."""
     anchored: Constant
     """How far a predicted latency may be off, given a measured one-GPU latency, as a share of it (1)."""
+    hosts: tuple[int, ...] = ()
+    """GPUs of every host, in the order in which ranks fill them, where hosts differ in size."""
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name, those of links as inside.bandwidth."""
@@ -115,8 +117,13 @@ class Hardware:
         rates = {name: getattr(self, name).times(1 / factor, why) for name in ("attention", "matmul", "bandwidth")}
         return replace(self, **rates, error=self.anchored)
 
-    def joined(self, per_node: int | None) -> Hardware:
-        """The machine with another number of GPUs per host; a domain wider than a host is unchanged."""
-        if per_node is None:
+    def joined(self, hosts: tuple[int, ...]) -> Hardware:
+        """The machine with other hosts: GPUs of each, or one number for all; a domain wider than a host is unchanged.
+
+        Without a number the machine is unchanged.
+        """
+        if not hosts:
             return self
-        return replace(self, per_node=per_node, domain=self.domain if self.domain > self.per_node else per_node)
+        most = max(hosts)
+        domain = self.domain if self.domain > self.per_node else most
+        return replace(self, per_node=most, domain=domain, hosts=hosts if len({*hosts}) > 1 else ())

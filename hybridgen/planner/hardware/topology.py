@@ -1,7 +1,6 @@
 """Which link a group of ranks spans, and what a message costs on it. No torch.
 
-Ranks fill domains (GPUs joined by the inside link) in order: rank r stands in domain r // size, of the size that
-hosts.py gives.
+Ranks fill domains (GPUs joined by the inside link) in order; hosts.py says which rank stands where.
 """
 
 from __future__ import annotations
@@ -13,13 +12,17 @@ from typing import NamedTuple
 
 from hybridgen.plan.layout import Layout
 from hybridgen.planner.hardware.constants import Hardware, Link
+from hybridgen.planner.hardware.hosts import Borders
 
 
 class Span(NamedTuple):
-    """Span of the worst group of an axis: its size, and its ranks in the domain that has fewest."""
+    """Span of the worst group of an axis: its size, and its ranks where it has fewest."""
 
     size: int
     together: int
+    """Ranks in the domain that has fewest of them."""
+    near: int = 1
+    """Ranks in the near group that has fewest of them; 1 on a machine without near groups."""
 
     @property
     def crosses(self) -> bool:
@@ -32,32 +35,45 @@ class Span(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def span_of_axis(stride: int, size: int, world: int, domain: int) -> Span:
+def span_of_axis(stride: int, size: int, world: int, borders: Borders) -> Span:
     """The worst group of an axis whose neighbours stand `stride` ranks apart."""
+    if borders.starts or (borders.domain % borders.near and not borders.is_one_domain(world)):
+        block = stride * size
+        starts = (first + offset for first in range(0, world, block) for offset in range(stride))
+        spans = (span_of_ranks(range(start, start + block, stride), borders) for start in starts)
+        return min(spans, key=lambda one: (one.together, one.near))
+    near = _fewest(stride, size, world, borders.near) if borders.near > 1 else 1
+    return Span(size, _fewest(stride, size, world, borders.domain), near)
+
+
+def _fewest(stride: int, size: int, world: int, part: int) -> int:
+    """Ranks of an axis that stand in one part, where ranks fill parts of one size; of the group that has fewest."""
     block = stride * size
-    if world <= domain or domain % block == 0:
-        return Span(size, size)
-    if stride >= domain:
-        return Span(size, 1)
-    if domain % stride == 0 and block % domain == 0:
-        return Span(size, domain // stride)
-    # The first and the last group of a block: if a border of domains lies in the block, one of them crosses it.
+    if world <= part or part % block == 0:
+        return size
+    if stride >= part:
+        return 1
+    if part % stride == 0 and block % part == 0:
+        return part // stride
+    # The first and the last group of a block: if a border of parts lies in the block, one of them crosses it.
     starts = (first + offset for first in range(0, world, block) for offset in (0, stride - 1))
-    return min((span_of_ranks(range(s, s + block, stride), domain) for s in starts), key=lambda s: s.together)
+    return min(min(Counter(rank // part for rank in range(s, s + block, stride)).values()) for s in starts)
 
 
-def span_of_ranks(ranks: Sequence[int], domain: int) -> Span:
+def span_of_ranks(ranks: Sequence[int], borders: Borders) -> Span:
     """The span of these ranks."""
-    return Span(len(ranks), min(Counter(rank // domain for rank in ranks).values()))
+    places = [borders.place(rank) for rank in ranks]
+    together = min(Counter(domain for domain, _ in places).values())
+    return Span(len(ranks), together, min(Counter(places).values()))
 
 
-def span(layout: Layout, axis: str, domain: int) -> Span:
+def span(layout: Layout, axis: str, borders: Borders) -> Span:
     """The worst group of a mesh axis, of one that is laid over the mesh ("vae"), or of all ranks ("world")."""
     if axis in layout.degrees.axes and axis not in layout.order:
-        return span_of_ranks(layout.overlay(axis), domain)
+        return span_of_ranks(layout.overlay(axis), borders)
     if axis in layout.order:
-        return span_of_axis(layout.stride(axis), layout.degrees.size(axis), layout.world_size, domain)
-    return span_of_ranks(range(layout.world_size), domain)
+        return span_of_axis(layout.stride(axis), layout.degrees.size(axis), layout.world_size, borders)
+    return span_of_ranks(range(layout.world_size), borders)
 
 
 def link(hardware: Hardware, where: Span) -> Link:

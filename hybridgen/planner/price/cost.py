@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
@@ -106,9 +106,9 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
 
 def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
     """Items of the denoise time; equal for every rank but for padding."""
-    items, domain = _computing(plan, hardware), ranks_of_domain(plan.world_size, hardware)
+    items, places = _computing(plan, hardware), borders(plan.world_size, hardware)
     for message in denoise_messages(plan):
-        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, domain)))
+        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, places)))
     return [item for item in _joined(items) if item.seconds or item.size]
 
 

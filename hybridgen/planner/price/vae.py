@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from hybridgen.plan.autoencoder import Half
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.planner.hardware.constants import Hardware, Link
-from hybridgen.planner.hardware.hosts import ranks_of_domain
+from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, link, span
 from hybridgen.strategies.parallel_vae import rules
 from hybridgen.strategies.registry import Degrees
@@ -93,7 +93,7 @@ def _split_seconds(plan: Plan, hardware: Hardware, where: Span | None, flops: fl
 
 
 def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
-    return link(hardware, where or span(plan.layout, "vae", ranks_of_domain(plan.world_size, hardware)))
+    return link(hardware, where or span(plan.layout, "vae", borders(plan.world_size, hardware)))
 
 
 @lru_cache(maxsize=64)
