@@ -44,7 +44,7 @@ def pipeline(plan: Plan) -> str:
     sizes, tokens, synchronous = plan.stage_sizes, plan.tokens, min(plan.option("warmup"), plan.clip.steps)
     blocks = f"{sizes[0]} each" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
     steps = "the first step of every expert" if synchronous == 1 else f"the first {synchronous} of every expert"
-    if plan.exact:
+    if plan.exact_split:
         steps = "every step"
     return (
         f"stages  {len(sizes)}, blocks {blocks}; {tokens.patches} patches of {tokens.patch_size} tokens; "

@@ -70,7 +70,7 @@ INSTEAD = {
     "weights are run as the checkpoint stores them": "convert-model-dtype quant quantization quantize use-fp8 "
     "use-fp8-t5-encoder",
     "--vae N splits the decoder over ranks": "enable-slicing enable-tiling vae-tiling vae-use-slicing vae-use-tiling",
-    "kernels run uncompiled": "compile enable-torch-compile torch-compile use-torch-compile",
+    "kernels run uncompiled": "enable-torch-compile torch-compile use-torch-compile",
     "the prompt is taken as it is": "prompt-extend use-prompt-extend",
 }
 LACKING = {name: instead for instead, names in INSTEAD.items() for name in names.split()}

@@ -33,6 +33,9 @@ def given_words(given: recipe.Recipe, sections: tuple[str, ...], **instead: Any)
         value = getattr(getattr(given, section) if section else given, name)
         value = value if value is None else instead.get(name, value)
         if section in sections and value is not None:
+            if isinstance(value, bool):
+                found.append(name_of(item) if value else f"--no-{name}")
+                continue
             shown = ",".join(value) if isinstance(value, list) else str(value)
             found += ["-p" if name == "prompt" else name_of(item), shown]
     return found
@@ -63,8 +66,11 @@ def prompt_of(given: str) -> str:
         raise RequestError("prompt", "prompt", given, "is not text in UTF-8") from error
 
 
-def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable[[Callable[..., Any]], Any]:
-    """Give a verb the flags of these sections of a recipe, and those that the dataclass `own` declares.
+def with_flags(
+    own: type, sections: tuple[str, ...] = tuple(PANELS), without: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:
+    """Give a verb the flags of these sections of a recipe but for some fields, and those that the dataclass `own`
+    declares.
 
     The verb takes an instance of `own`, and the recipe's flags as a dictionary {field name: value or None}.
     """
@@ -76,7 +82,7 @@ def with_flags(own: type, sections: tuple[str, ...] = tuple(PANELS)) -> Callable
                 given["prompt"] = prompt_of(given["prompt"])
             verb(own(**mine), given)
 
-        params = [_of_recipe(*one) for one in recipe.options() if one[0] in sections]
+        params = [_of_recipe(*one) for one in recipe.options() if one[0] in sections and one[1] not in without]
         params += [_parameter(item, _as_typed(hints(own)[item.name]), item.metadata["panel"]) for item in fields(own)]
         command.__name__, command.__doc__ = verb.__name__, verb.__doc__
         command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
@@ -102,7 +108,7 @@ def _as_typed(kind: Any) -> Any:
 
 def _of_recipe(section: str, name: str, item: Any) -> inspect.Parameter:
     kind = plain(hints(recipe.SECTIONS.get(section, recipe.Recipe))[name])
-    if kind not in (int, float):  # lists, and numbers or text, are typed as text
+    if kind not in (int, float, bool):  # lists, and numbers or text, are typed as text
         kind = str
     return _parameter(item, Optional[kind], PANELS[section])
 
@@ -112,7 +118,8 @@ def _parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
     if about.get("argument"):
         place = typer.Argument(help=about["description"], metavar=about["metavar"])
         return kinds(item.name, kinds.KEYWORD_ONLY, annotation=Annotated[kind, place])
-    names = about["flags"] or (name_of(item),)
+    switch = f"/--no-{item.name}" if kind == Optional[bool] else ""
+    names = about["flags"] or (name_of(item) + switch,)
     info = typer.Option(
         *names,
         help=about["description"],

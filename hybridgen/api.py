@@ -29,7 +29,7 @@ from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.fields import options as recipe_options
 from hybridgen.recipe.flags import of_keywords
-from hybridgen.recipe.resolve import faults, resolve
+from hybridgen.recipe.resolve import faults, resolve, settings_of
 from hybridgen.recipe.results import mismatch
 
 
@@ -60,6 +60,7 @@ def run(
     limits = options.limits
     environment.joined_rank()  # a launcher's mistakes are told first
     recipe = _composed(options, fields)
+    settings_of(recipe).refuse_unable()
     inputs = _opened(recipe)
     recipe = _filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)

@@ -34,18 +34,20 @@ EXAMPLES = (
     "hybridgen plan --gpus 16 --hardware h200 --nodes 2 --explain 1"
 )
 app = typer.Typer()
+ASKED = ("", "request", "parallel", "runtime")
+"""Sections of a recipe with flags of plan."""
 TOP = 6
 """Kinds of plan in the table unless --top says otherwise."""
 
 
 @app.command("plan", cls=Verb, epilog=EXAMPLES)
-@with_flags(PlanFlags, ("", "request", "parallel"))
+@with_flags(PlanFlags, ASKED, ("device",))
 def plan(own: PlanFlags, given: dict[str, Any]) -> None:
     """Recommend how to spread a clip over GPUs: degrees, mesh order, predicted time and memory, and why.
 
     Times are predicted from rates of the machine and the messages that every strategy declares; nothing runs.
     """
-    recipe = compose(None, [], {**given, "dtype": own.dtype})
+    recipe = compose(None, [], given)
     found = recommendation(recipe, own)
     page = Page(found, recipe, own)
     if own.save is not None:
@@ -96,8 +98,8 @@ class Page:
         return self.recipe.request.frames or self.found.best.plan.clip.frames
 
     @property
-    def unrunnable(self) -> str:
-        """The reason why hybridgen run cannot run the plans; empty where it can."""
+    def unloadable(self) -> str:
+        """The reason why no recipe can name the model; empty where one can."""
         facts = self.found.best.plan.facts
         if self.own.model_facts is not None:
             return f"{facts.name} is known from {self.own.model_facts} only"
@@ -106,9 +108,16 @@ class Page:
             return f"--heads {self.own.heads} is for planning, {model.name} has {model.transformer.heads}"
         return ""
 
+    @property
+    def unrunnable(self) -> str:
+        """The reason why hybridgen run cannot run the plans; empty where it can."""
+        unable = self.found.best.plan.settings.unable
+        words = ", ".join(f"--{name} {value}".rstrip() for name, value in unable.items())
+        return self.unloadable or (f"it cannot do {words} yet" if words else "")
+
     def save(self, path: Path) -> None:
         """Write the chosen plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
-        if why := self.unrunnable:
+        if why := self.unloadable:
             raise RequestError("save", "save", path, f"no recipe can run this plan: {why}", tries=[{"save": None}])
         save(self.as_recipe(self.chosen), path, "save")
 
@@ -152,6 +161,7 @@ class Page:
         lines = text.paragraph("run", f"nothing: {self.unrunnable}")
         if not self.unrunnable:
             lines = [*text.command("run", shlex.join(self._run())), *table.hosts_line(self.found)]
+        if not self.unloadable:
             lines += text.command("recipe", f"{again} --save FILE.yaml writes:")
             lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]
         return [*lines, *text.command("more", f"{again} --explain 1 (or --rejected, --scaling, --json)")]
@@ -159,11 +169,11 @@ class Page:
     def _run(self) -> list[str]:
         """The command that runs the first plan."""
         best = self.found.best.plan
-        given = given_words(self.recipe, ("", "request"), prompt=None, frames=best.clip.frames)
+        given = given_words(self.recipe, ("", "request", "runtime"), prompt=None, frames=best.clip.frames)
         inputs = report.input_flags(best, self.recipe.request)
         return ["hybridgen", "run", *given, *report.run_flags(best), *inputs]
 
     def _again(self) -> list[str]:
         """The command that shows this page again."""
-        given = given_words(self.recipe, ("", "request", "parallel"), prompt=None)
+        given = given_words(self.recipe, ASKED, prompt=None)
         return ["hybridgen", "plan", "--gpus", str(self.found.gpus), *given, *words_of(self.own, ONCE)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridgen.plan.plan import SHORT_DTYPES
-from hybridgen.planner.choose.options import MODEL, PlanOptions
+from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.recipe.flags import flag
 
 OUTPUT = "Output"
@@ -19,12 +18,6 @@ ONCE = ("gpus", "explain", "rejected", "scaling", "plot", "save", "json", "quiet
 class PlanFlags(PlanOptions):
     """Flags of hybridgen plan; each field is a flag with its help, and part of the commands that a page prints."""
 
-    dtype: str | None = flag(
-        "float32, bfloat16 or float16; the model's own by default.",
-        panel=MODEL,
-        metavar="NAME",
-        values=lambda: SHORT_DTYPES,
-    )
     top: int | None = flag("How many kinds of plan to show, the best of each (6).", panel=OUTPUT, metavar="N")
     everything: bool = flag("Show every plan, not the best of each kind.", "--all", panel=OUTPUT, default=False)
     explain: int | None = flag("Show where the time and memory of plan N go.", panel=OUTPUT, metavar="N")

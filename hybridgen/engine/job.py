@@ -80,12 +80,14 @@ class Job:
         clip, facts = self.plan.clip, self.plan.facts
         if self.record:
             return RequestSummary(**json.loads(self.record)["request"])
+        settings = {**self.plan.settings.as_data(), "attention": self.kernel.name}
+        given: dict[str, Any] = {**self.inputs.names, **settings}
         return RequestSummary(
             model=facts.name,
             revision=facts.revision,
             prompt=self.prompt,
             negative_prompt=self.negative_prompt,
-            **self.inputs.names,
+            **given,
             size=f"{clip.width}x{clip.height}",
             frames=clip.frames,
             steps=clip.steps,
@@ -94,7 +96,6 @@ class Job:
             seed=self.seed,
             fps=clip.fps,
             dtype=self.plan.dtype,
-            attention=self.kernel.name,
             device=self.device,
         )
 

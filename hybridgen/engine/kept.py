@@ -90,7 +90,8 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _check_types(name: str, request: RequestSummary) -> None:
     """Refuse a record with values of other types than a run writes."""
-    kinds = {"str": str, "int": int, "float": (int, float), "str | None": (str, type(None))}
+    none = type(None)
+    kinds = {"str": str, "int": int, "float": (int, float), "str | None": (str, none), "bool | None": (bool, none)}
     for item in fields(request):
         if not isinstance(getattr(request, item.name), kinds[str(item.type)]):  # type: ignore[arg-type]
             raise _refused(name, f"has a record that is damaged: {item.name}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hybridgen.distributed.files import read_bytes
 from hybridgen.errors import RequestError
-from hybridgen.recipe.fields import SCHEMA, Recipe
+from hybridgen.recipe.fields import SCHEMA, Recipe, Runtime
 from hybridgen.recipe.typed import convert, dotted
 from hybridgen.strategies.registry import AXES, DEGREES, OPTIONS
 
@@ -17,6 +17,7 @@ RULES = {
     "clip-record": "A clip that hybridgen wrote says in its tags how it was made. Other tools drop the tags when they "
     "encode a clip anew.",
 }
+RUNTIME = tuple(item.name for item in fields(Runtime))
 PICTURES = ("image", "last_image", "video")
 
 
@@ -65,14 +66,15 @@ def _record(path: Path, said: dict[str, Any]) -> Record:
 def _recipe(path: Path, request: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     """The keys of a recipe from a record's request and plan; what is open there is left out."""
     same = ("prompt", "negative_prompt", "size", "frames", "steps", "guidance", "seed", "fps")
-    asked = {name: request[name] for name in same} | {name: _beside(path, request.get(name)) for name in PICTURES}
+    asked = {name: request[name] for name in same} | {"timesteps": request.get("timesteps")}
+    asked |= {name: _beside(path, request.get(name)) for name in PICTURES}
     if request.get("guidance_2") != request["guidance"]:
         asked["guidance_2"] = request.get("guidance_2")
     sections = {
         "checkpoint": {"revision": request.get("revision")},
         "request": asked,
         "parallel": _parallel(plan),
-        "runtime": {name: request[name] for name in ("device", "dtype", "attention")},
+        "runtime": {name: request.get(name) for name in RUNTIME},
     }
     given = {name: {key: one for key, one in held.items() if one is not None} for name, held in sections.items()}
     return {"model": request["model"], **{name: held for name, held in given.items() if held}}

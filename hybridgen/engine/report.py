@@ -74,6 +74,11 @@ class RequestSummary:
     attention: str
     """The attention kernel."""
     device: str
+    weights: str | None = None
+    """How matrices are held, if not in the dtype; this and the next are as in a recipe."""
+    compile: bool | None = None
+    cache: str | None = None
+    timesteps: str | None = None
 
 
 @dataclass(frozen=True)

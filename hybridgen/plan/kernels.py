@@ -9,7 +9,7 @@ hybridgen/distributed/attention.py runs what is chosen here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -167,17 +167,19 @@ def select(
     return kernel
 
 
-def check_name(name: str) -> None:
-    """Raise RequestError (attention-unknown) for a name that is neither "auto" nor a kernel's."""
+def check_name(name: str, others: Iterable[str] = ()) -> None:
+    """Raise RequestError (attention-unknown) for a name that is neither "auto" nor a kernel's; `others` are legal, too,
+    and may be meant.
+    """
     if name != "auto":
-        _named(name)
+        _named(name, others)
 
 
-def _named(name: str) -> Kernel:
+def _named(name: str, others: Iterable[str] = ()) -> Kernel:
     for kernel in KERNELS:
         if kernel.name == name:
             return kernel
-    names = ["auto", *(k.name for k in KERNELS)]
+    names = ["auto", *(k.name for k in KERNELS), *others]
     raise RequestError("attention-unknown", "attention", name, "is not a kernel", did_you_mean(name, names, 3) or names)
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from hybridgen.plan.degrees import Degrees
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.layout import Layout, TokenShards, split_rows
+from hybridgen.plan.settings import Settings
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -59,6 +60,8 @@ class Plan:
     """Given options of strategies, by name; options of strategies that are not used change nothing."""
     stages: tuple[int, ...] = ()
     """PipeFusion: blocks of every stage; empty means as even as possible."""
+    settings: Settings = Settings()
+    """Attention, weights, compiling, caching and few steps, where they are not as `run` does them unasked."""
     text_lengths: tuple[int, ...] = ()
     """Text tokens of every branch; empty means as many as the facts say in each."""
 
@@ -85,6 +88,11 @@ class Plan:
     @property
     def exact(self) -> bool:
         """Whether the result differs from one rank's by rounding only."""
+        return self.exact_split and self.settings.exact
+
+    @property
+    def exact_split(self) -> bool:
+        """Whether spreading the clip over ranks changes it by rounding only."""
         return all(degree.exact is None or degree.exact(self) for degree in self.degrees.used())
 
     @cached_property

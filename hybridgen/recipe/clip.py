@@ -9,6 +9,7 @@ from hybridgen.models.registry import relatives
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.numbers import not_legal, parse_pair
 from hybridgen.plan.plan import Clip
+from hybridgen.plan.settings import settings
 from hybridgen.recipe.fields import Request
 
 RULES = {
@@ -89,14 +90,24 @@ def _most_frames(facts: ModelFacts) -> int:
 
 def _counts(request: Request, facts: ModelFacts) -> int:
     """The number of steps, after a check of frame rate and seed. Raises RequestError (steps, fps, seed)."""
-    steps = facts.defaults.steps if request.steps is None else request.steps
-    if steps < 1:
-        raise RequestError("steps", "steps", steps, "must be 1 or more", [1])
+    steps = _steps(request, facts)
     if request.fps is not None and request.fps < 1:
         raise RequestError("fps", "fps", request.fps, "must be 1 or more", [facts.defaults.fps])
     if request.seed is not None and not 0 <= request.seed < 2**63:
         raise not_legal("seed", "seed", request.seed, "is not between 0 and 2^63 - 1", [0, 2**63 - 1])
     return steps
+
+
+def _steps(request: Request, facts: ModelFacts) -> int:
+    """The number of steps; with a list of timesteps as many as it has. Raises RequestError (steps, timesteps)."""
+    if request.steps is not None and request.steps < 1:
+        raise RequestError("steps", "steps", request.steps, "must be 1 or more", [1])
+    listed = len(settings(timesteps=request.timesteps).timesteps)
+    if listed and request.steps not in (None, listed):
+        problem = f"are {listed} steps, and --steps says {request.steps}"
+        near = f"--steps {listed}, or no --steps"
+        raise RequestError("timesteps", "timesteps", request.timesteps, problem, near, [{"steps": str(listed)}])
+    return listed or request.steps or facts.defaults.steps
 
 
 def _check_words(request: Request) -> None:

@@ -13,6 +13,7 @@ from hybridgen.models.catalogue import DEFAULT_MODEL, names
 from hybridgen.models.registry import MODELS
 from hybridgen.plan.kernels import KERNELS
 from hybridgen.plan.plan import SHORT_DTYPES
+from hybridgen.plan.settings import SETTINGS as PLAN_SETTINGS
 from hybridgen.recipe import source
 from hybridgen.recipe.flags import flag, name_of
 from hybridgen.recipe.typed import Before, Declared, Keys
@@ -41,6 +42,14 @@ def entry(help: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
     return field(default_factory=default, metadata=about) if default else field(default=None, metadata=about)
 
 
+def of_setting(name: str) -> Any:
+    """A flag of a setting in plan/settings.py."""
+    setting = PLAN_SETTINGS[name]
+    kernels = [kernel.name for kernel in KERNELS] if name == "attention" else []
+    choices = [*kernels, *(choice.name for choice in setting.choices)] if setting.metavar else []
+    return flag(setting.help, metavar=setting.metavar, values=(lambda: choices) if choices else None)
+
+
 @dataclass
 class Checkpoint(Declared):
     """Which files of the model are read; they belong to the recipe's model, and another --model drops them."""
@@ -61,6 +70,7 @@ class Request(Declared):
     size: Optional[str] = flag("Width x height in pixels.", metavar="WxH")
     frames: Optional[int] = flag("Number of frames: 4k + 1.", metavar="N")
     steps: Optional[int] = flag("Denoising steps.", metavar="N")
+    timesteps: Optional[str] = of_setting("timesteps")
     guidance: Optional[float] = flag("Guidance scale; 1 turns guidance off.", metavar="X")
     guidance_2: Optional[float] = flag("Guidance scale of the low-noise expert.", metavar="X")
     seed: Optional[int] = flag("Seed of the noise; without it one is drawn and printed.", metavar="N")
@@ -107,17 +117,16 @@ def whole_dtype(name: str) -> str:
 
 @dataclass
 class Runtime(Declared):
-    """The runtime: device, dtype and kernel."""
+    """The runtime: device, dtype, kernel, and settings that are not the model's own."""
 
     device: Optional[str] = flag("cuda or cpu; cuda when there is one.", metavar="NAME", values=lambda: DEVICES)
     dtype: Optional[str] = flag(
         "float32, bfloat16 or float16; the model's own by default.", metavar="NAME", values=lambda: SHORT_DTYPES
     )
-    attention: Optional[str] = flag(
-        "Attention kernel (sdpa, cudnn, flash, cpu ...); chosen for you by default.",
-        metavar="NAME",
-        values=lambda: [kernel.name for kernel in KERNELS],
-    )
+    attention: Optional[str] = of_setting("attention")
+    weights: Optional[str] = of_setting("weights")
+    compile: Optional[bool] = of_setting("compile")
+    cache: Optional[str] = of_setting("cache")
 
     def __post_init__(self) -> None:
         """Write out the short name of a dtype."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hybridgen.errors import Change, RequestError, did_you_mean
 from hybridgen.models import catalogue
-from hybridgen.plan import kernels
 from hybridgen.plan.degrees import Value
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import ITEMSIZE, Plan
+from hybridgen.plan.settings import Settings, settings
 from hybridgen.recipe.clip import clip_of
 from hybridgen.recipe.fields import DEVICES, Parallel, Recipe, Runtime, keys_of
 from hybridgen.recipe.legal import nearest_plans
@@ -86,7 +86,14 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
         stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
         options=given,
+        settings=settings_of(recipe),
     )
+
+
+def settings_of(recipe: Recipe) -> Settings:
+    """The settings that a recipe gives. Raises RequestError: attention-unknown, setting, timesteps."""
+    runtime = recipe.runtime
+    return settings(runtime.attention, runtime.weights, runtime.compile, runtime.cache, recipe.request.timesteps)
 
 
 def check_runtime(runtime: Runtime) -> None:
@@ -96,8 +103,6 @@ def check_runtime(runtime: Runtime) -> None:
         raise RequestError("dtype", "dtype", runtime.dtype, "is not a dtype", list(near))
     if runtime.device is not None and runtime.device not in DEVICES:
         raise RequestError("device", "device", runtime.device, "is not a device", DEVICES, [{"device": None}])
-    if runtime.attention is not None:
-        kernels.check_name(runtime.attention)
 
 
 def check(plan: Plan, gpus: int | None = None) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import Change, RequestError
 from hybridgen.plan.degrees import Axis, Degree, Option
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.numbers import not_legal
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hybridgen.models.denoiser import Denoiser
 
 RULES = {
+    "pipefusion-cache": "A step that is skipped sends no K/V, so that what a patch attends to would be older than one "
+    "step, by as much as steps in a row are skipped. Nobody has measured that.",
     "pipefusion-layers": "Every stage needs at least one block of the transformer.",
     "pipefusion-only": "Patches and warm-up steps are PipeFusion's; without it they would change nothing.",
     "pipefusion-patches": "A patch is some tokens of the sequence, so there are no more patches than tokens.",
@@ -52,6 +54,10 @@ def violations(plan: Plan) -> Iterator[RequestError]:
         else:
             problem = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
         yield RequestError("pipefusion-stages", "pipefusion", f"{stages}:{given}", problem, [f"{stages}:{even}"])
+    if stages > 1 and plan.settings.cache is not None:
+        problem = f"excludes --cache {plan.settings.cache}"
+        tries: list[Change] = [{"cache": None}, {"pipefusion": None}]
+        yield RequestError("pipefusion-cache", "pipefusion", stages, problem, "--cache or --pipefusion alone", tries)
     tokens = plan.tokens.tokens
     patches = plan.options.get("patches", 1)
     if stages > 1 and patches > tokens:
@@ -92,7 +98,7 @@ def memory(plan: Plan, rank: int) -> Iterator[Term]:
     else:
         name, token = "hidden states on their way", transformer.hidden * plan.itemsize
     yield Term(name, IN_FLIGHT * plan.tokens.local_size * token)
-    if plan.exact:
+    if plan.exact_split:
         return
     keys = plan.tokens.padded // plan.degrees.attn2d[1]
     key_values = 2 * keys * plan.attention_heads[1] * transformer.head_dim * plan.itemsize

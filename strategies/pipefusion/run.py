@@ -159,5 +159,5 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     forward, back = mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion", "pipefusion")
     pipeline = Pipeline(model, plan, forward, back)
     model.slots.predict, model.slots.advance, model.slots.relay = pipeline.predict, pipeline.advance, pipeline.relay
-    if not plan.exact:
+    if not plan.exact_split:
         model.slots.remember = pipeline.buffers.remember

@@ -23,7 +23,8 @@ from tests.support.command import hybridgen
 REQUEST: dict[str, Any] = {
     "model": "demo", "revision": None, "prompt": "a = b; # \\ ü\nnext", "negative_prompt": "", "image": None,
     "last_image": None, "video": None, "size": "64x64", "frames": 5, "steps": 2, "guidance": 3.0, "guidance_2": 3.0,
-    "seed": 5, "fps": 8, "dtype": "float32", "attention": "sdpa", "device": "cpu",
+    "seed": 5, "fps": 8, "dtype": "float32", "attention": "sdpa", "device": "cpu", "weights": None, "compile": None,
+    "cache": None, "timesteps": None,
 }  # fmt: skip
 PLAN: dict[str, Any] = {
     "config": "", "order": ["tp", "cfg", "pipefusion", "ring", "row", "col", "ulysses"], "stages": [1, 3],
@@ -61,7 +62,8 @@ def test_every_key_of_a_record_is_read(tmp_path: Path) -> None:
     assert recipe.request.prompt == REQUEST["prompt"] and recipe.request.guidance_2 is None
     held = {item.name: item for section in (Request, Runtime) for item in fields(section)}
     assert not held.keys() - REQUEST.keys() and not held.keys() - {item.name for item in fields(RequestSummary)}
-    full = {**REQUEST, "guidance_2": 2.0, "image": "a.png", "last_image": "b.png", "video": "c.mp4"}
+    settings = {"weights": "fp8", "compile": True, "cache": "mag:0.06", "timesteps": "999,500"}
+    full = {**REQUEST, **settings, "guidance_2": 2.0, "image": "a.png", "last_image": "b.png", "video": "c.mp4"}
     read = record.read(written(tmp_path / "b.mp4", {"request": full, "plan": PLAN, "latents_sha256": "0"})).recipe
     assert {**read["request"], **read["runtime"]}.keys() == held.keys()
     plan = resolve(recipe)

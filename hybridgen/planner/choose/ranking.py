@@ -82,7 +82,14 @@ class Candidate:
 def preference(candidate: Candidate) -> tuple[object, ...]:
     """Sort key among ties: exact, cfg, widest ulysses, squarest grid, fewest VAE ranks, fastest."""
     degrees = candidate.plan.degrees
-    return not candidate.plan.exact, -degrees.cfg, -degrees.ulysses, oblong(degrees), degrees.vae, candidate.cost.clip
+    return (
+        not candidate.plan.exact_split,
+        -degrees.cfg,
+        -degrees.ulysses,
+        oblong(degrees),
+        degrees.vae,
+        candidate.cost.clip,
+    )
 
 
 def oblong(degrees: Degrees) -> float:
@@ -115,7 +122,7 @@ def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     ring = next((c for c in candidates if c.plan.degrees.ring > 1), None)
     if ring is not None and ring not in shown and count > 1:
         shown = [*shown[: count - 1], ring]
-    exact = next((c for c in candidates if c.plan.exact), None)
+    exact = next((c for c in candidates if c.plan.exact_split), None)
     if exact is not None and exact not in shown and count > 2:
         shown = sorted([*shown[: count - 2], exact, shown[-1]], key=candidates.index)
     return shown

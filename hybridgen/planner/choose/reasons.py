@@ -51,7 +51,7 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
 def _preferred(best: Candidate, other: Candidate) -> str:
     """The rule of preference that decided between two plans that tie."""
     a, b = best.plan.degrees, other.plan.degrees
-    if best.plan.exact != other.plan.exact:
+    if best.plan.exact_split != other.plan.exact_split:
         return "of equal plans the exact one"
     if a.cfg != b.cfg:
         return "of equal plans the one with cfg, which sends almost nothing"

@@ -36,6 +36,7 @@ def as_data(
             "guidance": clip.guidance,
             "heads": facts.transformer.heads,
             "dtype": plan.dtype,
+            "settings": plan.settings.as_data(),
             "fixed": {name: list(v) if isinstance(v, tuple) else v for name, v in ask.fixed.items()},
             "memory_limit_gb": None if ask.memory is None else round(ask.memory / 1e9, 3),
             "max_time_s": ask.max_time,
