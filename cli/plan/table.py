@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span
-from hybridgen.plan.plan import SHORT_DTYPES, Plan
+from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
@@ -33,7 +33,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
     if found.rejected:
         fits += f", {len(found.rejected)} legal ones do not (--rejected)"
-    indent = len(name) + 2
+    indent, settings = len(name) + 2, "; ".join(plan.settings.described)
     read_as = []
     if frames != clip.frames:
         made = f"{plan.latent_shape[1]} latent frames, as published figures count them; run makes {clip.frames} of it"
@@ -41,7 +41,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     return [
         *paragraph(name, f"{what}, {plan.facts.transformer.heads} heads", indent),
         *read_as,
-        *settings_line(plan, indent),
+        *(paragraph("with", settings, indent) if settings else []),
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]
@@ -52,16 +52,6 @@ def _sizes(sizes: Sequence[int]) -> str:
     if len({*sizes}) == 1:
         return str(sizes[0])
     return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) <= 4 else f"up to {max(sizes)}"
-
-
-def settings_line(plan: Plan, indent: int) -> list[str]:
-    """The lines of the plan's settings: each with its words, and whether the clip differs."""
-    given = plan.settings.as_data()
-    words = [
-        f"{name}{'' if given[name] is True else f' {given[name]}'}: {choice.words}{' (approximate)' * (not choice.exact)}"
-        for name, choice in plan.settings.chosen.items()
-    ]
-    return paragraph("with", "; ".join(words), indent) if words else []
 
 
 def _anchored(hardware: Hardware) -> bool:

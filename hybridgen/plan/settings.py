@@ -113,6 +113,7 @@ SETTINGS = {
     )
 }
 """Every setting by name."""
+APART = " (approximate)"
 KERNEL_LIKE = {choice.name: choice for choice in SETTINGS["attention"].choices}
 """Values of attention that are not exact, by name."""
 
@@ -166,6 +167,15 @@ class Settings:
     def size_of_weight(self, itemsize: int) -> float:
         """Bytes of one weight of a matrix, given those of an element of the plan's dtype."""
         return SETTINGS["weights"].choice(self.weights).size if self.weights else itemsize
+
+    @property
+    def described(self) -> list[str]:
+        """What is used in words, as in "weights fp8: matrices in fp8, one scale a channel (approximate)"."""
+        given = self.as_data()
+        return [
+            f"{name}{'' if given[name] is True else f' {given[name]}'}: {choice.words}" + APART * (not choice.exact)
+            for name, choice in self.chosen.items()
+        ]
 
     @property
     def unable(self) -> dict[str, str]:
