@@ -58,10 +58,11 @@ def _after(found: Recommendation, candidate: Candidate) -> list[str]:
     hardware, plan, cost = found.ask.hardware, candidate.plan, candidate.cost
     writing = vae_price.writing_seconds(plan, hardware)
     before = vae_price.encode_seconds(plan, hardware)
+    text_and_transport = hardware.fixed.value + vae_price.prompt_seconds(plan, hardware)
     encoding = f", and {seconds(before)} s to encode {plan.clip.encoded_frames} given frames" if before else ""
     text = (
         f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s{encoding}; text and transport "
-        f"{seconds(hardware.fixed.value)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
+        f"{seconds(text_and_transport)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
     )
     return paragraph("then", text)
 
@@ -102,7 +103,6 @@ def _memory(candidate: Candidate) -> list[str]:
 
 def _constants(found: Recommendation) -> list[str]:
     rows = [
-        ["passes, times their bytes", str(compute.STRAY), "fitted to the published kernel split"],
         ["kernels of a block", str(compute.KERNELS), "assumed"],
         ["passes of a merge", str(compute.MERGE_PASSES), "counted in distributed/attention.py, LSE included"],
     ]

@@ -44,6 +44,8 @@ SIDE = 256
 """Pixels per side of the clip that is timed."""
 SMALL, LARGE = 64 << 10, 8 << 20
 """Bytes that a rank sends in an exchange, for both sizes that are timed."""
+PASSES = 3.7
+"""How many times the bytes of norms, rope, residuals and activations are taken to be moved."""
 TINY = WanTransformer(layers=1, heads=2, head_dim=16, ffn=64, text_dim=16)
 """A transformer so small that only starting its kernels takes time."""
 
@@ -142,13 +144,15 @@ def rates(block: Block, settings: Settings) -> dict[str, Figure]:
     whole = seconds(block.run, device)
     rest = max(whole - attention - matmul, 0.02 * whole)
     flops = compute.attention_flops(plan) + compute.cross_attention_flops(plan)
+    moved = PASSES * compute.other_bytes(plan)
     where = f"measured: a block of {settings.facts.name}, {plan.tokens.tokens} tokens, {settings.dtype}"
     least = Block(replace(plan, facts=replace(plan.facts, transformer=TINY, text_tokens=8)), settings.kernel, device)
     return {
         "attention": Figure(flops / attention, where),
         "matmul": Figure(compute.matmul_flops(plan) / matmul, where),
         "float32": Figure(1.0, f"the rates above are those of {settings.dtype}"),
-        "bandwidth": Figure(compute.other_bytes(plan) / rest, f"{where}, without its attention and matrix products"),
+        "bandwidth": Figure(moved / rest, f"{where}, without its attention and matrix products"),
+        "passes": Figure(PASSES, "assumed; the bandwidth was measured with it"),
         "launch": Figure(seconds(least.run_few, device, 20) / compute.KERNELS, "measured: a block of 32 channels"),
         "step": Figure(seconds(block.step, device), f"{where.split(':')[0]}: a step without blocks"),
     }

@@ -22,17 +22,36 @@ class Constant:
         return Constant(self.value * factor, f"{self.origin}; {why}")
 
 
+ALIKE = Constant(1.0, "assumed: as an all-to-all")
+
+
 @dataclass(frozen=True)
 class Link:
     """A link that joins GPUs."""
 
     name: str
     bandwidth: Constant
-    """Bytes a second that one GPU sends in collectives, in practice (B/s)."""
+    """Bytes a second that one GPU sends in an all-to-all, in practice (B/s)."""
     latency: Constant
     """Seconds a collective takes beyond its bytes: its launch, and waiting for the slowest rank (s)."""
     hop: Constant
     """Seconds that an exchange with a neighbour takes beyond its bytes, when what follows waits for it (s)."""
+    gather: Constant = ALIKE
+    """Bandwidth of an all-gather or a broadcast, in units of `bandwidth` (1)."""
+    reduce: Constant = ALIKE
+    """Bandwidth of an all-reduce, by the bytes that a rank of a ring would send, in units of `bandwidth` (1)."""
+    neighbour: Constant = ALIKE
+    """Bandwidth to one neighbour, in units of `bandwidth` (1)."""
+
+    def rate(self, collective: str) -> float:
+        """Bytes a second that one GPU sends in this kind of message."""
+        names = {"all_to_all": None, "all_reduce": self.reduce, "p2p": self.neighbour}
+        share = names.get(collective, self.gather)
+        return self.bandwidth.value * (share.value if share else 1.0)
+
+    def constants(self) -> Iterator[tuple[str, Constant]]:
+        """Every constant with its name."""
+        yield from ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
 
 
 @dataclass(frozen=True)
@@ -41,18 +60,23 @@ class Hardware:
 
     name: str
     title: str
+    generation: str
+    """What its kernels have in common with other GPUs: a name of rates.py."""
     memory: Constant
     """Memory of a GPU (B); 0 where the limit is the machine's own."""
     reserve: Constant
     """Memory that context and communicators take on every rank (B)."""
     attention: Constant
-    """Rate of the attention kernel in bf16 (FLOP/s)."""
+    """Rate of the generation's usual attention kernel in bf16 (FLOP/s); rates.py has the others."""
     matmul: Constant
     """Rate of matrix products in bf16 (FLOP/s)."""
     float32: Constant
     """Share of the attention and matmul rates that is left in fp32 (1)."""
     bandwidth: Constant
     """Bandwidth of a GPU's memory (B/s)."""
+    passes: Constant
+    """How many times as long norms, rope, residuals and activations take as their bytes alone: changes of layout, fp32
+    in between, short kernels (1)."""
     launch: Constant
     """Seconds the host needs to start one kernel (s)."""
     step: Constant
@@ -60,13 +84,17 @@ class Hardware:
     ring: Constant
     """Seconds that one step of a ring takes at least: its exchange, attention and merge are started one by one (s)."""
     slowdown: Constant
-    """What computing loses as soon as several GPUs work together (1)."""
+    """What computing loses with every doubling of the GPUs that work together: waiting for the slowest (1)."""
     decoder: Constant
-    """Rate of the VAE's convolutions (FLOP/s)."""
+    """Rate of the VAE's convolutions in bf16 (FLOP/s)."""
+    decoder32: Constant
+    """Share of that rate that is left in fp32, where convolutions may round to TF32, as by torch's default (1)."""
+    decoder_passes: Constant
+    """How many times the inputs of the VAE's convolutions are read or written beside these (1)."""
     pixels: Constant
     """Seconds the decoding rank needs to take in a latent frame's pixels from one other rank (s)."""
     fixed: Constant
-    """Seconds of a clip for the text encoder and transport (s)."""
+    """Seconds of a clip that belong to neither model nor GPU: tokenizer, Python, transport (s)."""
     writing: Constant
     """Pixels a second that are encoded and written (1/s)."""
     inside: Link
@@ -93,7 +121,7 @@ class Hardware:
             if isinstance(value, Constant):
                 yield field.name, value
             elif isinstance(value, Link):
-                yield from ((f"{field.name}.{f}", getattr(value, f)) for f in ("bandwidth", "latency", "hop"))
+                yield from ((f"{field.name}.{name}", one) for name, one in value.constants())
 
     @cached_property
     def across(self) -> Link:
@@ -105,11 +133,11 @@ class Hardware:
 
         inside, outside = self.inside, self.outside
         bandwidths = (outside.bandwidth, inside.bandwidth) if self.shared_bus else (outside.bandwidth,)
-        return Link(
-            outside.name,
-            min(bandwidths, key=value),
-            max(outside.latency, inside.latency, key=value),
-            max(outside.hop, inside.hop, key=value),
+        return replace(
+            outside,
+            bandwidth=min(bandwidths, key=value),
+            latency=max(outside.latency, inside.latency, key=value),
+            hop=max(outside.hop, inside.hop, key=value),
         )
 
     def slower(self, factor: float, why: str) -> Hardware:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 from hybridgen.errors import RequestError, did_you_mean
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.known import ALIASES, MACHINES
+from hybridgen.planner.hardware.rates import GENERATIONS
 from hybridgen.recipe import quantity, source
 from hybridgen.recipe.typed import Before, Declared, Numbers, hints, shown
 
@@ -26,9 +27,11 @@ FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "
 SHARE = Numbers(0.001, 0.999)
 LIMITS = {
     **dict.fromkeys(("attention", "matmul", "bandwidth", "decoder", "writing"), Numbers(1)),
+    **dict.fromkeys(("gather", "reduce", "neighbour"), Numbers(0.001)),
     "error": SHARE,
     "anchored": SHARE,
     "float32": Numbers(0.001, 1),
+    "decoder32": Numbers(0.001, 1),
 }
 """Legal values of constants in SI units, by the last part of the name; all others must be 0 or more."""
 OTHERS = Numbers(0)
@@ -119,6 +122,8 @@ def _kind(name: str, kind: Any) -> Any:
         number = Annotated[float, LIMITS.get(name, OTHERS), Before(partial(_in_si, UNITS.get(name, {})))]
         parts: list[Any] = [("value", number), ("origin", Optional[str], field(default=None))]
         return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Before(_given)]
+    if name == "generation":
+        return Literal[tuple(GENERATIONS)]
     return _declared(Link) if kind is Link else Annotated[int, COUNT] if kind is int else kind
 
 

@@ -90,13 +90,13 @@ def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Sp
     """
     by = link(hardware, where)
     if collective == "p2p":
-        return by.hop.value + size / by.bandwidth.value
+        return by.hop.value + size / by.rate(collective)
     if not where.crosses:
-        return by.latency.value + size / by.bandwidth.value
+        return by.latency.value + size / by.rate(collective)
     inside, leaving = size, size * where.away
     if collective != "all_to_all":
         leaving /= where.together
     elif not hardware.shared_bus:
         inside -= leaving
-    slowest = max(inside / hardware.inside.bandwidth.value, leaving / hardware.outside.bandwidth.value)
+    slowest = max(inside / hardware.inside.rate(collective), leaving / hardware.outside.rate(collective))
     return by.latency.value + slowest

@@ -7,11 +7,8 @@ from typing import NamedTuple
 from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.rates import attention_rate
 
-STRAY = 3.69
-"""How many times as long the passes of channel_passes() take as their bytes alone: changes of layout, fp32 in between,
-short kernels. Fitted with the kernel split published for Wan on one B200: attention 71.7%, matrix products 20.8%, the
-rest 7.5% (TensorRT-LLM, blog 28)."""
 KERNELS = 40
 """Kernels of a block; the host launches them one by one, and a block takes at least that time."""
 MERGE_PASSES = 6
@@ -96,10 +93,10 @@ def channel_passes(facts: TransformerFacts) -> Passes:
 
 
 def other_bytes(plan: Plan) -> float:
-    """Bytes that one rank moves in one block outside of matrix products and attention, STRAY included."""
+    """Bytes that one rank moves in one block outside of matrix products and attention, if no pass is wasted."""
     passes = channel_passes(plan.facts.transformer)
     channels = passes.hidden + passes.split / plan.degrees.tp
-    return STRAY * channels * matmul_tokens(plan) * plan.itemsize
+    return channels * matmul_tokens(plan) * plan.itemsize
 
 
 def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
@@ -110,10 +107,10 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
     bandwidth, tokens = hardware.bandwidth.value, matmul_tokens(plan)
     moved = 2.0 * (queries * heads + keys * key_heads) * facts.head_dim * e
     flops = attention_flops(plan) + cross_attention_flops(plan)
-    attention = max(flops / (hardware.attention.value * rate), moved / bandwidth)
+    attention = max(flops / (attention_rate(plan, hardware) * rate), moved / bandwidth)
     moved = (facts.matrix_params / tp * plan.tokens.patches + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e
     matmul = max(matmul_flops(plan) / (hardware.matmul.value * rate), moved / bandwidth)
-    other = other_bytes(plan) / bandwidth
+    other = hardware.passes.value * other_bytes(plan) / bandwidth
     work = attention + matmul + other
     return BlockSeconds(
         attention, matmul, other, max(plan.tokens.patches * KERNELS * hardware.launch.value - work, 0.0)

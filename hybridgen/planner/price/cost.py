@@ -7,6 +7,7 @@ hops behind the attention over the block before, those of PipeFusion's hidden st
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -138,7 +139,8 @@ def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
     if plan.degrees.pipefusion > 1:
         items.append(Item("pipeline bubbles", _bubbles(plan, block.total * layers), "compute"))
     if plan.world_size > 1:
-        lost = hardware.slowdown.value * sum(item.seconds for item in items if item.bound in ("compute", "memory"))
+        computing = sum(item.seconds for item in items if item.bound in ("compute", "memory"))
+        lost = hardware.slowdown.value * math.log2(plan.world_size) * computing
         items.append(Item("waiting for the slowest GPU", lost, "fitted"))
     return items
 
@@ -178,7 +180,7 @@ def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> floa
     """
     ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
     block = compute.block_seconds(plan, hardware).attention / ring / patches
-    uncovered = max(message.size / patches / by.bandwidth.value - block, 0.0)
+    uncovered = max(message.size / patches / by.rate("p2p") - block, 0.0)
     step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value / 2
     longer = max(step, hardware.ring.value) - block
     return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps

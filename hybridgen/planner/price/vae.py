@@ -1,4 +1,8 @@
-"""Seconds around denoising: the VAE on some ranks, and writing the file. No torch."""
+"""Seconds around denoising: the VAE on some ranks, and writing the file. No torch.
+
+A convolution takes its operations at the rate of the GPU's convolutions, and what surrounds it (norms, activations,
+copies of past frames, padding) takes the bytes of its input at the bandwidth of the memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from hybridgen.plan.autoencoder import Half
-from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.plan import FP32, ITEMSIZE, Plan
 from hybridgen.planner.hardware.constants import Hardware, Link
 from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, link, span
@@ -36,7 +40,7 @@ def encoder_flops(plan: Plan) -> float:
 
 def _alone(plan: Plan) -> Plan:
     """The plan reduced to what the VAE's work depends on, so that equal work is computed once."""
-    return replace(plan, degrees=Degrees(), dtype="float32")
+    return replace(plan, degrees=Degrees(), dtype="float32", vae_dtype="float32", attention="auto")
 
 
 def _half(plan: Plan, side: Side) -> tuple[Half, int]:
@@ -60,10 +64,28 @@ def _flops(plan: Plan, side: Side) -> float:
     return total
 
 
+@lru_cache(maxsize=64)
+def _elements(plan: Plan, side: Side) -> int:
+    """Elements of the inputs of all convolutions, over all passes."""
+    half, passes = _half(plan, side)
+    frames = [(x, x.frames_of(True) * min(passes, 1) + x.frames_of(False) * max(passes - 1, 0)) for x in half.layers]
+    return sum(x.channels * count * x.scale**2 for x, count in frames) * math.prod(plan.latent_shape[2:])
+
+
+def _alone_seconds(plan: Plan, hardware: Hardware, side: Side) -> float:
+    """Seconds of one half of the VAE on one GPU: its convolutions, and all passes over their inputs."""
+    size, rate = ITEMSIZE[plan.vae_dtype], hardware.decoder.value
+    if plan.vae_dtype == "float32":
+        rate *= hardware.decoder32.value
+    alone = _alone(plan)
+    moved = hardware.decoder_passes.value * _elements(alone, side) * size
+    return _flops(alone, side) / rate + moved / hardware.bandwidth.value
+
+
 def decode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> float:
     """Seconds of the VAE's decoder: its share of the work, edges exchanged with neighbours, pixels gathered."""
     frames, width = plan.latent_shape[1], plan.degrees.vae
-    seconds = _split_seconds(plan, hardware, where, decoder_flops(plan), "decoder")
+    seconds = _split_seconds(plan, hardware, where, "decoder")
     return seconds + (width - 1) * frames * hardware.pixels.value
 
 
@@ -72,7 +94,7 @@ def encode_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) ->
     frames, width = rules.encoded_latents(plan), plan.degrees.vae
     if not frames:
         return 0.0
-    seconds = _split_seconds(plan, hardware, where, encoder_flops(plan), "encoder")
+    seconds = _split_seconds(plan, hardware, where, "encoder")
     given = math.prod(rules.pixel_shape(plan)) * FP32
     return seconds + given * (width - 1) / width / _link(plan, hardware, where).bandwidth.value
 
@@ -82,14 +104,15 @@ def vae_seconds(plan: Plan, hardware: Hardware, where: Span | None = None) -> fl
     return encode_seconds(plan, hardware, where) + decode_seconds(plan, hardware, where)
 
 
-def _split_seconds(plan: Plan, hardware: Hardware, where: Span | None, flops: float, side: Side) -> float:
+def _split_seconds(plan: Plan, hardware: Hardware, where: Span | None, side: Side) -> float:
     """Seconds of one half of the VAE on the plan's ranks: the widest strip's share of the work, and its edges."""
-    alone = flops / hardware.decoder.value
+    alone = _alone_seconds(plan, hardware, side)
     if plan.degrees.vae == 1:
         return alone
     by, sizes = _link(plan, hardware, where), rules.strip_sizes(plan)
     count, size = _edges(_alone(plan), side)
-    return alone * max(sizes) / sum(sizes) + count * by.hop.value + 2 * size / by.bandwidth.value
+    edges = 2 * size * ITEMSIZE[plan.vae_dtype]
+    return alone * max(sizes) / sum(sizes) + count * by.hop.value + edges / by.rate("p2p")
 
 
 def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
@@ -98,10 +121,10 @@ def _link(plan: Plan, hardware: Hardware, where: Span | None) -> Link:
 
 @lru_cache(maxsize=64)
 def _edges(plan: Plan, side: Side) -> tuple[int, int]:
-    """Number of exchanges and bytes to one neighbour of a rank in the whole request."""
+    """Number of exchanges and of elements sent to one neighbour by a rank in the whole request."""
     counts = rules.halo_counts(*_half(plan, side))
     numbers = sum(n * channels * length for (channels, length, _), n in counts.items())
-    return counts.total(), numbers * rules.across(plan) * FP32
+    return counts.total(), numbers * rules.across(plan)
 
 
 def best_width(plan: Plan, hardware: Hardware, half: int, world: int, close: float) -> int:
@@ -125,6 +148,13 @@ def writing_seconds(plan: Plan, hardware: Hardware) -> float:
     return plan.clip.frames * plan.clip.width * plan.clip.height / hardware.writing.value
 
 
+def prompt_seconds(plan: Plan, hardware: Hardware) -> float:
+    """Seconds of the text encoder: every branch's tokens through its matrices, or the time to read these."""
+    params, passes = plan.facts.text_params, plan.branches
+    flops = 2.0 * params * plan.facts.text_tokens
+    return passes * max(flops / hardware.matmul.value, params * plan.itemsize / hardware.bandwidth.value)
+
+
 class Tail(NamedTuple):
     """Seconds around denoising."""
 
@@ -141,5 +171,5 @@ def tail(plan: Plan, hardware: Hardware, where: Span | None = None, streamed: bo
     """
     decode, writing = decode_seconds(plan, hardware, where), writing_seconds(plan, hardware)
     last = writing / plan.latent_shape[1] if streamed else writing
-    before = hardware.fixed.value + encode_seconds(plan, hardware, where)
+    before = hardware.fixed.value + prompt_seconds(plan, hardware) + encode_seconds(plan, hardware, where)
     return Tail(decode, before + (max(decode, writing - last) if streamed else decode) + last)

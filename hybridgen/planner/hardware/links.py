@@ -1,0 +1,54 @@
+"""Links between GPUs: what the bus gives, and what collectives reach of it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hybridgen.planner.hardware.constants import Constant, Link
+from hybridgen.planner.hardware.origins import GB, MICRO, assumed, fitted, published, share
+
+
+class Bus(NamedTuple):
+    """A bus as its datasheet gives it."""
+
+    title: str
+    peak: float
+    """Bandwidth of one GPU in one direction (GB/s)."""
+    kind: str
+    """Whose share of the peak collectives reach: "nvlink", "pcie", or "host" where GPUs reach each other through the
+    host's memory only."""
+
+
+BUSES = {
+    "nvlink5": Bus("NVLink 5", 900, "nvlink"),
+    "nvlink4": Bus("NVLink 4", 450, "nvlink"),
+    "nvlink3": Bus("NVLink 3", 300, "nvlink"),
+    "pcie5": Bus("PCIe 5", 64, "pcie"),
+    "pcie4": Bus("PCIe 4", 32, "pcie"),
+    "pcie5-host": Bus("PCIe 5, no peer to peer", 64, "host"),
+    "pcie4-host": Bus("PCIe 4, no peer to peer", 32, "host"),
+}
+"""Buses by name."""
+NCCL = "nccl-tests on one node of H100: about 360 GB/s in an all-gather, 480 in an all-reduce, 300 in an all-to-all"
+
+
+def link(name: str, values: Mapping[str, float]) -> Link:
+    """The link over a bus, with the shares and times of a fit. Messages over PCIe share the host's bridges."""
+    bus = BUSES[name]
+    bandwidth = share(bus.peak * GB, values[bus.kind], f"{bus.peak:g} GB/s")
+    latency, hop = fitted(values["latency"]), fitted(values["hop"])
+    if bus.kind == "nvlink":
+        gather, reduce = published(1.2, NCCL), published(1.6, NCCL)
+        return Link(bus.title, bandwidth, latency, hop, gather, reduce, published(1.2, NCCL))
+    neighbour = assumed(1.3, "a ring sends to one neighbour, over fewer bridges than an all-to-all")
+    return Link(bus.title, bandwidth, latency, hop, neighbour, neighbour, neighbour)
+
+
+def network(rate: float, inside: Link) -> Link:
+    """The link over the network, with one adapter per GPU; rate in Gb/s."""
+    peak = rate / 8 * GB
+    bandwidth = Constant(0.8 * peak, f"assumed: 80% of the adapter's {peak / GB:.1f} GB/s")
+    latency = assumed(inside.latency.value + 20 * MICRO, "20 us above the link inside")
+    hop = assumed(inside.hop.value + 80 * MICRO, "80 us above the link inside")
+    return Link(f"{rate:.0f} Gb/s network", bandwidth, latency, hop)
