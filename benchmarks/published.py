@@ -19,6 +19,8 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner import facts_file
 from hybridgen.planner.hardware.cards import CARDS, Card
+from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.strategies.registry import Degrees
 
 DATA = Path(__file__).parent / "data" / "published_latency.csv"
@@ -159,6 +161,10 @@ class Row:
     @property
     def card(self) -> Card:
         return CARD[GPUS[self.gpu]]
+
+    @property
+    def machine(self) -> Hardware:
+        return MACHINES[self.card.name]
 
     @cached_property
     def degrees(self) -> Degrees | None:

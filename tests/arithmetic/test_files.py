@@ -26,8 +26,8 @@ VALUES = ("0", "-1", "1.5", "true", "x", "[]")
 FACTS = {"layers": "4", "heads": "4", "head_dim": "32", "ffn": "512", "size": "64x64", "frames": "5"}
 KEYS = facts_file.keys()
 ZERO = "kv_heads width adaln text_width vocabulary image_dim image_positions params text_tokens text_params".split()
-RATES = ("attention", "matmul", "bandwidth", "decoder", "writing")
-SHARES = ("error", "anchored", "float32")
+RATES = ("attention", "matmul", "bandwidth", "decoder", "writing", "gather", "reduce", "neighbour")
+SHARES = ("error", "anchored", "float32", "decoder32")
 
 
 def legal_fact(key: str) -> set[str]:

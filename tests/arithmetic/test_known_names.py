@@ -40,7 +40,7 @@ def test_machines_are_listed_with_their_constants(capsys: pytest.CaptureFixture[
     assert call(["hardware", "h100x"]) == 2
     assert "  try:  hybridgen hardware h100\n" in capsys.readouterr().err
     assert call(["hardware", "l20"]) == 0
-    assert "assumed: 50% of the datasheet's 120 TFLOP/s" in capsys.readouterr().out
+    assert "of the datasheet's 119.5 TFLOP/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_mixture_of_transformers(plan: Any) -> None:
     flags = "--model cosmos3-super --gpus 72 --hardware gb200-nvl72"
     published = json.loads(plan(f"{flags} {PUBLISHED} --json"))["candidates"][0]
     assert published["denoise_s"] == pytest.approx(6.79, rel=0.10)
-    assert published["end_to_end_s"] == pytest.approx(11.78, rel=0.10)
+    assert published["end_to_end_s"] == pytest.approx(11.78, rel=0.15)
     assert published["memory_gb"]["weights"] == pytest.approx(128 / 2, rel=0.05)  # of 64 B parameters, the video's
     best = json.loads(plan(f"{flags} --json"))["candidates"][0]
     rows, cols = best["degrees"]["attn2d"]

@@ -78,9 +78,12 @@ def test_every_constant_has_an_origin() -> None:
     for machine in MACHINES.values():
         for name, constant in machine.constants():
             first = constant.origin.split()[0].strip(":;")
-            assert first in ("measured", "fitted", "datasheet", "assumed", "mean", "the"), (machine.name, name)
+            assert first in ("measured", "fitted", "datasheet", "published", "assumed", "mean", "the"), (
+                machine.name,
+                name,
+            )
             assert math.isfinite(constant.value) and constant.value >= 0
-    assert len(MACHINES) == 14
+    assert len(MACHINES) >= 14
 
 
 def test_a_file_describes_a_machine(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
 from hybridgen.planner.choose.orders import best_order
-from hybridgen.planner.choose.ranking import Candidate, ranked, tie_share
+from hybridgen.planner.choose.ranking import Candidate, ranked
 from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, span
 from hybridgen.planner.price import vae as vae_price
@@ -49,7 +49,7 @@ def _priced(ask: Ask) -> Iterator[Candidate]:
 
     @cache
     def width(half: int) -> int:
-        return vae_price.best_width(template, hardware, half, gpus, tie_share(hardware))
+        return vae_price.best_width(template, hardware, half, gpus)
 
     @cache
     def tail(width: int, where: Span) -> Tail:

@@ -26,8 +26,8 @@ FITTED = {
     # What computing loses with every doubling of the GPUs.
     "slowdown": 0.012,
     # The VAE: share of the datasheet's peak in bf16, and passes over the inputs of its convolutions.
-    "decoder": 0.25,
-    "decoder_passes": 6.0,
+    "decoder": 0.45,
+    "decoder_passes": 95.0,
     # Collectives: share of the datasheet's bandwidth.
     "nvlink": 0.24,
     "pcie": 0.5,

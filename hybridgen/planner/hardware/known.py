@@ -13,7 +13,7 @@ from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datashe
 from hybridgen.planner.hardware.rates import GENERATIONS
 
 UNANCHORED = assumed(0.2, "published one-GPU times of one setup differ by 20%")
-ANCHORED = Constant(0.08, "mean error on NVLink machines given their one-GPU time: docs/planner-accuracy.md")
+ANCHORED = Constant(0.05, "mean error on NVLink machines given their one-GPU time: docs/planner-accuracy.md")
 PCIE = assumed(0.25, "PCIe boxes differ")
 
 
