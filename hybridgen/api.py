@@ -249,6 +249,9 @@ def plan(
     anchor: float | None = None,
     max_time: str | float | None = None,
     memory: str | float | None = None,
+    objective: Literal["latency", "throughput", "cost"] = "latency",
+    price: float | None = None,
+    clips: int | None = None,
     **fields: Any,
 ) -> Recommendation:
     """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `.best` is the recommended one.
@@ -256,8 +259,8 @@ def plan(
     gpus: how many there are; without it hosts, or the degrees, say so.
     nodes: number of hosts.
     gpus_per_node: GPUs of a host; or of every host, as in "8,8,4", which ranks fill in order.
-    recipe: recipe file, or the name of one that comes with the package.
-    settings: changes of the recipe's keys, as in "request.steps=20".
+    recipe: recipe file, or name of one, as for generate().
+    settings: changes of its keys, as for generate().
     hardware: a machine by name, or a YAML file of one; `hybridgen plan --help` names the default.
     heads: attention heads instead of the model's own.
     model_facts: YAML file of a model of your own.
@@ -266,13 +269,14 @@ def plan(
     anchor: denoise seconds of this clip that were measured on one GPU.
     max_time: seconds that a clip may take, end to end; or text, as in "20m".
     memory: bytes of a GPU that may be used; or text, as in "40GB".
+    objective: the time of one clip, the clips of an hour, or the GPU time of a clip; of the last two plans have copies.
+    price: money that one GPU costs an hour.
+    clips: how many clips are to be made.
     fields: the fields of a recipe, as for generate(); degrees that are given are kept.
 
-    Nothing is started and no file of the clip is opened. Raises RequestError when no plan can be, TypeError for an
-    unknown field or a value of another type.
+    Nothing is started or opened. Raises RequestError when no plan can be, TypeError for an unknown field or value.
     """
-    options = {name: value for name, value in locals().items() if name in PlanOptions.__dataclass_fields__}
-    own = of_keywords("plan", PlanOptions, options)
+    own = of_keywords("plan", PlanOptions, {k: v for k, v in locals().items() if k in PlanOptions.__dataclass_fields__})
     below = of_keywords("plan", RunOptions, {"recipe": recipe, "settings": settings})
     file = None if below.recipe is None else library.located(below.recipe)
     return plan_for(compose(file, below.settings or [], _as_flags("plan", fields)), own)

@@ -12,7 +12,7 @@ import typer
 
 from hybridgen.cli import text
 from hybridgen.cli.options import given_words, with_flags
-from hybridgen.cli.plan import explain, table
+from hybridgen.cli.plan import explain, fleet, table
 from hybridgen.cli.plan.flags import ONCE, PlanFlags
 from hybridgen.cli.verb import Verb
 from hybridgen.errors import RequestError
@@ -20,6 +20,7 @@ from hybridgen.models import catalogue
 from hybridgen.planner.choose import recommend, report
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.no_plan import all_rejected
+from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.ranking import Candidate, kinds
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
@@ -85,7 +86,9 @@ class Page:
         top, number, every = self.own.top, self.own.explain, list(self.found.candidates)
         if top is not None and top < 1:
             raise RequestError("top", "top", top, "must be 1 or more", [1])
-        self.shown = every if self.own.everything else kinds(every, top or TOP)
+        self.is_fleet = self.found.ask.aim.objective is not Objective.latency
+        best = every[: top or TOP] if self.is_fleet else kinds(every, top or TOP)
+        self.shown = every if self.own.everything else best
         self.listed = every if top is None else self.shown
         if number is not None and not 1 <= number <= len(self.shown):
             near = min(max(number, 1), len(self.shown))
@@ -147,7 +150,9 @@ class Page:
     def _below(self) -> list[str]:
         """The lines below the table: reasons, what fewer GPUs would do, and commands."""
         found = self.found
-        lines = [*table.reasons(found), *table.known_lines(found)]
+        lines = [*table.reasons(found), *fleet.lines(found), *table.known_lines(found)]
+        if self.is_fleet:
+            return [*lines, *self._commands()]
         if found.gpus != found.ask.gpus:
             lines += table.rest_line(found)
         elif (faster := recommend.faster_with_fewer(found)) is not None:
@@ -161,6 +166,7 @@ class Page:
         lines = text.paragraph("run", f"nothing: {self.unrunnable}")
         if not self.unrunnable:
             lines = [*text.command("run", shlex.join(self._run())), *table.hosts_line(self.found)]
+            lines += fleet.start_lines(self.found)
         if not self.unloadable:
             lines += text.command("recipe", f"{again} --save FILE.yaml writes:")
             lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]

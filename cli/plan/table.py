@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hybridgen.cli.plan import fleet
 from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span
 from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
+from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
@@ -17,7 +19,9 @@ from hybridgen.recipe.results import results
 
 def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     """The head of the page: the clip, the machine, and the time of one GPU."""
-    plan, hardware, gpus = found.best.plan, found.ask.hardware, found.ask.gpus
+    plan, hardware = found.best.plan, found.ask.hardware
+    is_fleet = found.ask.aim.objective is not Objective.latency
+    gpus = found.gpus if is_fleet else found.ask.gpus
     clip, name = plan.clip, plan.facts.name
     guided = "guidance on" if plan.branches == 2 else "no guidance"
     made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
@@ -31,6 +35,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     fitting_count = len(found.candidates)
     kind = "exact " if all(c.plan.exact for c in found.candidates) else ""
     fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
+    if is_fleet:
+        fits = f"the best {kind}plan of {counted(fitting_count, 'width')}"
     if found.rejected:
         fits += f", {len(found.rejected)} legal ones do not (--rejected)"
     indent, settings = len(name) + 2, "; ".join(plan.settings.described)
@@ -62,21 +68,24 @@ def _anchored(hardware: Hardware) -> bool:
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     """The table of plans. Where it is too wide, columns of words are dropped before numbers."""
     numbers = ("denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU")
-    titles = ["#", "plan", *numbers, "", "why not first", "mesh order"]
+    made = fleet.columns(found, shown)
+    titles = ["#", "plan", *made, *numbers, "", "why not first", "mesh order"]
     rows = []
     for number, c in enumerate(shown, start=1):
         marks = ["recommended"] if number == 1 else ["tie"] if c.tie else []
         marks += [] if c.plan.exact_split else ["approximate"]
         rows.append(
             [
-                str(number), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
+                str(number), c.config, *(cells[number - 1] for cells in made.values()),
+                span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
                 f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak), ", ".join(marks),
                 c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
             ]
         )  # fmt: skip
     across = not borders(found.ask.gpus, found.ask.hardware).is_one_domain(found.ask.gpus)
     drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
-    return fitting(titles, rows, (*drop, "speed-up", "comm", "eff"), numbers)
+    more = ("denoise s", "GPU s/clip", "GB/GPU", "clips/h") if made else ()
+    return fitting(titles, rows, (*drop, "speed-up", "comm", "eff", *more), (*made, *numbers))
 
 
 def reasons(found: Recommendation) -> list[str]:

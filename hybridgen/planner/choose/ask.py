@@ -10,6 +10,7 @@ from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.recipe.fields import Recipe
@@ -34,6 +35,8 @@ class Ask:
     """Bytes that a GPU may use, instead of all it has."""
     max_time: float | None = None
     """Seconds that a clip may take, end to end."""
+    aim: Aim = Aim()
+    """What a plan is chosen for."""
 
     @property
     def limit(self) -> float:
@@ -85,7 +88,8 @@ class Recommendation:
     rejected: tuple[Rejected, ...]
     """Legal plans that break a limit of memory or time."""
     gpus: int
-    """Number of GPUs that there are; `ask.gpus` is smaller where more would be no faster."""
+    """Number of GPUs that there are; `ask.gpus`, those of one copy of the plan, are fewer where more would be no
+    faster, or where copies of a narrower plan serve the objective."""
 
     @property
     def best(self) -> Candidate:

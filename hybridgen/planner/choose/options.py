@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridgen.planner.choose.objective import Aim, Objective
 from hybridgen.planner.hardware.known import DEFAULT, MACHINES
 from hybridgen.recipe import quantity
 from hybridgen.recipe.flags import flag
@@ -35,6 +36,19 @@ class PlanOptions:
         "Refuse plans whose clip takes longer, as in 90s or 20m.", panel=CHOICE, metavar="TIME"
     )
     memory: str | float | None = flag("Memory of a GPU that may be used, as in 40GB.", panel=CHOICE, metavar="SIZE")
+
+    objective: Objective = flag(
+        "What a plan is chosen for: the time of a clip, the clips of an hour, or the GPU time of a clip.",
+        panel=CHOICE,
+        default=Objective.latency,
+    )
+    price: float | None = flag("Money that one GPU costs an hour, as in 2.5.", panel=CHOICE, metavar="MONEY")
+    clips: int | None = flag("How many clips are to be made.", panel=CHOICE, metavar="N")
+
+    @property
+    def aim(self) -> Aim:
+        """What a plan is chosen for. Raises RequestError (objective)."""
+        return Aim(self.objective, self.price, self.clips)
 
     @property
     def seconds(self) -> float | None:

@@ -37,6 +37,8 @@ class Candidate:
     tie: bool = False
     """Whether the plan ties with the fastest."""
     why: tuple[str, ...] = ()
+    copies: int = 1
+    """How many of it make clips side by side, each on GPUs of its own."""
 
     @property
     def config(self) -> str:

@@ -12,7 +12,9 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
+from hybridgen.planner.choose.fleet import best_fleet, every_fleet
 from hybridgen.planner.choose.no_plan import refusal
+from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.planner.choose.ranking import Candidate, tie_share
 from hybridgen.planner.choose.reasons import explained
@@ -39,6 +41,9 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
     """Ranked plans for what a recipe leaves open, the recommended one first; without a number of GPUs, hosts or the
     recipe's degrees say how many there are. Raises RequestError.
     """
+    if options.fewer and options.objective is not Objective.latency:
+        problem = "chooses the number of GPUs of a clip itself, so that --fewer has no meaning"
+        raise RequestError("objective", "objective", options.objective, problem, [Objective.latency])
     facts, parallel = facts_of(recipe, options.model_facts, options.heads), recipe.parallel
     gpus, nodes, memory, max_time = options.gpus, options.nodes, options.size, options.seconds
     count, hosts = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel))
@@ -51,8 +56,10 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
         raise error.changed(value=recipe.request.frames) if error.flag == "frames" else error from error
     if options.anchor is not None:
         ask = replace(ask, hardware=anchored(machine, ask.template, options.anchor))
-    ask = replace(ask, approximate=options.approximate, memory=memory, max_time=max_time)
+    ask = replace(ask, approximate=options.approximate, memory=memory, max_time=max_time, aim=options.aim)
     try:
+        if ask.aim.objective is not Objective.latency:
+            return with_copies(ask)
         return with_fewer(ask) if options.fewer else recommend(ask)
     except RequestError as error:
         raise with_counts(error, count, gpus, nodes) from error
@@ -129,6 +136,16 @@ def with_fewer(ask: Ask) -> Recommendation:
         return recommend(ask)  # says why there is none
     limit = min(found, key=lambda r: r.best.cost.clip).best.limit
     return replace(next(r for r in found if r.best.cost.clip <= limit), gpus=ask.gpus)
+
+
+def with_copies(ask: Ask) -> Recommendation:
+    """The recommendation for throughput or cost. Raises RequestError as recommend() does."""
+    return best_fleet(ask, widths(ask.gpus)) or recommend(ask)  # which says why there is none
+
+
+def fleets(ask: Ask) -> list[Candidate]:
+    """Every possible plan of every width in as many copies as there is room for, to compare them."""
+    return every_fleet(ask, widths(ask.gpus))
 
 
 def faster_with_fewer(found: Recommendation) -> Recommendation | None:

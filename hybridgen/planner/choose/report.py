@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ask import Recommendation, Rejected
+from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.orders import used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.recipe.fields import WRITTEN, Hardware, Parallel, Recipe, Request
@@ -40,12 +41,15 @@ def as_data(
             "fixed": {name: list(v) if isinstance(v, tuple) else v for name, v in ask.fixed.items()},
             "memory_limit_gb": None if ask.memory is None else round(ask.memory / 1e9, 3),
             "max_time_s": ask.max_time,
+            "objective": str(ask.aim.objective),
+            "price_per_gpu_hour": ask.aim.price,
+            "clips": ask.aim.clips,
         },
         "model": facts.name,
         "hardware": hardware.name,
         "world_size": plan.world_size,
         "one_gpu_denoise_s": round(found.one_gpu, 4),
-        "candidates": [candidate_data(c) for c in shown],
+        "candidates": [candidate_data(c, ask.aim) for c in shown],
         "rejected": [
             {"config": str(r.plan.degrees), "rule": r.error.rule, "message": r.error.message, "nearest": r.nearest}
             for r in rejected
@@ -53,9 +57,9 @@ def as_data(
     }
 
 
-def candidate_data(candidate: Candidate) -> dict[str, Any]:
+def candidate_data(candidate: Candidate, aim: Aim = Aim()) -> dict[str, Any]:
     """One plan with what is predicted for it."""
-    plan, cost = candidate.plan, candidate.cost
+    plan, cost, made = candidate.plan, candidate.cost, aim.output(candidate)
     return {
         "config": candidate.config,
         "degrees": plan.degrees.as_data(),
@@ -69,6 +73,12 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
         "speedup": round(candidate.speedup, 4),
         "efficiency": round(candidate.efficiency, 4),
         "communication": round(cost.communication, 4),
+        "copies": candidate.copies,
+        "clips_per_hour": round(made.per_hour, 4),
+        "gpu_seconds_per_clip": round(made.gpu_seconds, 4),
+        "money_per_clip": None if made.money is None else round(made.money, 6),
+        "clips_s": None if made.seconds is None else round(made.seconds, 4),
+        "clips_money": None if made.total is None else round(made.total, 4),
         "memory_gb": {
             **{term.name: round(term.size / 1e9, 3) for term in candidate.terms},
             "peak": round(candidate.peak / 1e9, 3),
