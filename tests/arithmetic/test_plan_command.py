@@ -51,7 +51,7 @@ def test_the_table_says_what_and_why(plan: Any) -> None:
     out = plan("--gpus 72 --heads 40 --frames 80")
     first = next(line for line in out.splitlines() if line.startswith("1  "))
     assert "cfg2 ulysses4 attn2d3x3 vae8" in first and "recommended" in first and "cfg row col ulysses" in first
-    assert re.search(r"ring9 vae8 .* 6[01]% .* ring \+7\.\d s", out)
+    assert re.search(r"ring9 vae8 .* \d\d% .* \d\.\d s slower: ring \+7(\.\d)? s", out)
     assert re.search(r"\d\.\d-\d\.\d .* 6\d% ", first)
     assert any("ring9" in line for line in out.splitlines()) and "why 1 " in out and "fewer? " in out
     assert (
@@ -154,7 +154,7 @@ def test_what_a_recipe_leaves_open_is_planned() -> None:
 
 
 def test_a_given_order_is_kept(plan: Any) -> None:
-    found = json.loads(plan("--gpus 16 --hardware h200 --order ulysses,cfg --json"))
+    found = json.loads(plan("--gpus 16 --hardware h200 --cfg 2 --ulysses 8 --order ulysses,cfg --json"))
     assert found["candidates"][0]["order"][:2] == ["ulysses", "cfg"]
     free = json.loads(plan("--gpus 16 --hardware h200 --json"))["candidates"][0]
     assert free["order"] == ["cfg", "ulysses"] and free["denoise_s"] < found["candidates"][0]["denoise_s"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import ties
+from benchmarks.published import rows
 from hybridgen.cli.main import call
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.choose import recommend
 from hybridgen.planner.choose.ask import Ask
-from hybridgen.planner.choose.ranking import oblong
+from hybridgen.planner.choose.ranking import GAINS, SAVING, TIE
+from hybridgen.planner.choose.reasons import decisive
 from hybridgen.planner.hardware.constants import Constant
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
@@ -53,21 +57,77 @@ def test_ring_is_never_above_attention2d_at_cp_9() -> None:
 def test_every_machine_gets_ranked_plans(hardware: str, gpus: int) -> None:
     template = Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P, Degrees())
     found = recommend.recommend(Ask(template, gpus, find(hardware)))
-    first, *rest = found.candidates
+    ties, rest = ([c for c in found.candidates if c.tie == tie] for tie in (True, False))
+    assert [*ties, *rest] == list(found.candidates) and len(ties) != 1
     assert rest == sorted(rest, key=lambda c: c.cost.clip)
-    assert first.cost.clip <= rest[0].cost.clip or (first.tie and rest[0].tie)
+    assert all(c.cost.clip <= found.fastest.limit for c in ties or [found.best])
+    assert all(c.cost.clip > found.fastest.limit or c is found.best for c in rest)
     assert all(c.plan.exact and c.plan.world_size == gpus and c.peak <= found.ask.limit for c in found.candidates)
 
 
-def test_ties_prefer_cfg_then_ulysses_then_a_square() -> None:
-    for gpus, hardware in ((16, "gb200-nvl72"), (8, "h200"), (24, "gb200-nvl72"), (64, "h200")):
-        found = recommend.recommend(ask(gpus, hardware))
-        tied = [c.plan.degrees for c in found.candidates if c.tie]
-        assert len(tied) > 1 and tied[0] == found.best.plan.degrees
-        widest = max(d.ulysses for d in tied if d.cfg == 2)
-        assert (tied[0].cfg, tied[0].ulysses) == (2, widest)
-        alike = [d for d in tied if (d.cfg, d.ulysses) == (2, widest)]
-        assert oblong(tied[0]) == min(map(oblong, alike))
+def test_a_tie_is_what_publications_of_one_set_up_differ_by() -> None:
+    found = ties.spreads(rows())
+    assert len(found) >= 2 and round(max(spread for _, _, spread in found), 2) == TIE.value
+
+
+SEVERAL = [
+    ask(8),
+    ask(8, "h200"),
+    ask(40, "h100"),
+    ask(64, "h200"),
+    ask(128, "a100"),
+    ask(16, "gb200-nvl72", approximate=True),
+    ask(4, "l40s", memory=42e9),
+    Ask(Plan(catalogue.find("wan2.1-1.3b"), CLIP_480P, Degrees()), 8, find("h100-pcie")),
+    Ask(Plan(catalogue.find("cosmos3"), Clip(1280, 720, 189, 35, 6.0), Degrees()), 24, find("h100")),
+]
+
+
+@pytest.mark.parametrize(
+    "question", SEVERAL, ids=lambda one: f"{one.template.facts.name} {one.gpus} {one.hardware.name}"
+)
+def test_a_tie_is_decided_by_what_a_user_gains(question: Ask) -> None:
+    """The recommended plan is at most a tie slower, and where a faster one stands below it, it saves something."""
+    found = recommend.recommend(question)
+    assert found.best.cost.clip <= found.fastest.cost.clip + TIE.value * found.fastest.cost.denoise
+    for other in (c for c in found.candidates[1:] if c.tie):
+        name = decisive(found.best, other)
+        assert name or found.best.cost.clip <= other.cost.clip
+        assert not name or GAINS[name](found.best) < GAINS[name](other)
+        earlier = list(GAINS.values())[: list(GAINS).index(name)] if name else []
+        assert all(value(found.best) <= (1 + SAVING.value) * value(other) for value in earlier)
+
+
+@pytest.mark.parametrize(
+    "question", SEVERAL, ids=lambda one: f"{one.template.facts.name} {one.gpus} {one.hardware.name}"
+)
+def test_no_reason_contradicts_the_table(question: Ask) -> None:
+    found = recommend.recommend(question)
+    for one in found.candidates[1:]:
+        slower = re.match(r"([\d.]+) s slower", one.why[0])
+        assert (slower is None) == (one.tie and decisive(found.best, one) != "")
+        if slower:
+            assert float(slower[1]) == pytest.approx(one.cost.clip - found.best.cost.clip, rel=0.06)
+
+
+@pytest.mark.parametrize(("gpus", "hardware"), [(40, "h100"), (128, "a100"), (80, "a100"), (24, "h100-pcie")])
+def test_wide_ulysses_over_nodes_is_no_preference(gpus: int, hardware: str) -> None:
+    """A plan whose ulysses spans nodes is recommended only as the fastest, or where it sends less between nodes."""
+    found = recommend.recommend(ask(gpus, hardware))
+    for narrower in (c for c in found.candidates if c.plan.degrees.ulysses < found.best.plan.degrees.ulysses):
+        name = decisive(found.best, narrower) if narrower.tie else ""
+        assert found.best.cost.clip <= narrower.cost.clip or (narrower.tie and name in ("sent", "memory", "room"))
+
+
+def test_a_plan_that_leaves_no_memory_comes_after_its_ties() -> None:
+    easy = recommend.recommend(ask(8, "h200"))
+    tied = [c for c in easy.candidates if c.tie]
+    least = min(tied, key=lambda c: c.peak)
+    assert any(c.peak > least.peak for c in tied) and not any(c.tight for c in tied)
+    limited = replace(easy.ask, memory=least.peak / 0.919)  # all but the smallest are above 92%
+    found = recommend.recommend(limited)
+    assert found.best.peak == least.peak and not found.best.tight
+    assert all(c.tight for c in found.candidates if c.tie and c.peak > least.peak)
 
 
 def test_approximate_plans_never_win_unasked() -> None:

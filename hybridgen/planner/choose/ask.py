@@ -96,6 +96,11 @@ class Recommendation:
         return self.candidates[0]
 
     @property
+    def fastest(self) -> Candidate:
+        """The fastest plan; the recommended one ties with it."""
+        return min(self.candidates, key=lambda c: c.cost.clip)
+
+    @property
     def asked(self) -> Ask:
         """The question, for all GPUs that there are."""
         return replace(self.ask, gpus=self.gpus)

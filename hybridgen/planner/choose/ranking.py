@@ -1,28 +1,28 @@
-"""The order of plans: the fastest first, or the preferred one of those that tie with it. No torch."""
+"""The order of plans: by time, and among ties by what a user gains. No torch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Term
-from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.constants import Constant, Hardware
+from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.price import memory
 from hybridgen.planner.price.cost import Cost
 from hybridgen.planner.price.memory import phase_sizes
 from hybridgen.strategies import registry
-from hybridgen.strategies.registry import AXES, Degrees
+from hybridgen.strategies.registry import AXES
 
-MAX_TIE = 0.08
-"""Largest share of the time that counts as a tie: plans on one machine share most of the model's error."""
+TIE = Constant(0.03, "measured: published times of one set-up on one machine differ by up to 3% (benchmarks/ties.py)")
+"""Share of the denoise time below which two splits on one machine cannot be told apart (1)."""
+TIGHT = Constant(0.92, "assumed: predicted memory is off by up to 5%, and an allocator keeps 3% beside the tensors")
+"""Share of the memory that a GPU may use above which a plan is tight (1)."""
 
-
-def tie_share(hardware: Hardware) -> float:
-    """Share of the denoise time below which plans tie: the model's error where one GPU's time is known."""
-    return min(hardware.anchored.value, MAX_TIE)
+SAVING = Constant(0.1, "assumed: a user does not notice a smaller difference of bytes or memory")
+"""Share by which plans that tie must differ in what they send or hold, to be told apart by it (1)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Candidate:
     one_gpu: float
     """Denoising seconds of the same clip on one GPU."""
     hardware: Hardware
+    memory: float
+    """Bytes that a GPU may use; infinite where nothing limits them."""
     tie: bool = False
     """Whether the plan ties with the fastest."""
     why: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class Candidate:
     @property
     def limit(self) -> float:
         """Seconds of a clip up to which another plan ties with this one, if this one is the fastest."""
-        return self.cost.clip + tie_share(self.hardware) * self.cost.denoise
+        return self.cost.clip + TIE.value * self.cost.denoise
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -64,7 +66,13 @@ class Candidate:
 
     @cached_property
     def peak(self) -> int:
+        """Bytes that the fullest rank needs."""
         return max(phase_sizes(self.terms).values())
+
+    @property
+    def tight(self) -> bool:
+        """Whether the plan fits, and needs nearly all that a GPU may use."""
+        return self.peak > TIGHT.value * self.memory
 
     @property
     def kind(self) -> frozenset[str]:
@@ -80,36 +88,47 @@ class Candidate:
                 sent[item.axis] += item.size // self.plan.clip.steps
         return {axis: size for axis, size in sent.items() if size}
 
+    @cached_property
+    def crosses(self) -> bool:
+        """Whether the ranks stand in several domains."""
+        ranks = self.plan.world_size
+        return not borders(ranks, self.hardware).is_one_domain(ranks)
 
-def preference(candidate: Candidate) -> tuple[object, ...]:
-    """Sort key among ties: exact, cfg, widest ulysses, squarest grid, fewest VAE ranks, fastest."""
-    degrees = candidate.plan.degrees
-    return (
-        not candidate.plan.exact_split,
-        -degrees.cfg,
-        -degrees.ulysses,
-        oblong(degrees),
-        degrees.vae,
-        candidate.cost.clip,
-    )
+    @cached_property
+    def slow_bytes(self) -> int:
+        """Bytes that a rank sends over its slowest link while denoising: out of its domain if there are several."""
+        return sum(item.leaving if self.crosses else item.size for item in self.cost.items)
 
 
-def oblong(degrees: Degrees) -> float:
-    """How far a grid is from a square, in doublings; a ring counts as one column."""
-    rows, cols = degrees.attn2d if degrees.ring == 1 else (degrees.ring, 1)
-    return round(abs(math.log2(rows / cols)), 6)
+GAINS: Mapping[str, Callable[[Candidate], float]] = {
+    "exact": lambda c: not c.plan.exact_split,
+    "room": lambda c: c.tight,
+    "sent": lambda c: c.slow_bytes,
+    "memory": lambda c: c.peak,
+}
+"""What decides between plans that tie, in this order; less is better."""
+
+
+def preferred(ties: Sequence[Candidate]) -> Candidate:
+    """The plan by which a user gains most; of plans that are as good as the best in all of GAINS, the fastest."""
+    for value in GAINS.values():
+        least = min(map(value, ties))
+        ties = [c for c in ties if value(c) <= (1 + SAVING.value) * least]
+    return min(ties, key=lambda c: c.cost.clip)
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates by time, with the preferred one of those that tie with the fastest first; ties are marked."""
-    if not candidates:
-        return []
-    fastest = min(candidates, key=lambda c: c.cost.clip)
-    limit = fastest.limit
-    first = min((c for c in candidates if c.cost.clip <= limit), key=preference)
-    rest = sorted((c for c in candidates if c is not first), key=lambda c: c.cost.clip)
-    several = len(rest) > 0 and rest[0].cost.clip <= limit
-    return [replace(c, tie=True) if several and c.cost.clip <= limit else c for c in (first, *rest)]
+    """The preferred one of the candidates that tie with the fastest, then the other ties, marked, then the rest.
+
+    Each part is in the order of time; among ties those that are exact and not tight come first.
+    """
+    order = sorted(candidates, key=lambda c: c.cost.clip)
+    ties = [c for c in order if c.cost.clip <= order[0].limit]
+    if len(ties) < 2:
+        return order
+    first = preferred(ties)
+    others = sorted((c for c in ties if c is not first), key=lambda c: (not c.plan.exact_split, c.tight, c.cost.clip))
+    return [*(replace(c, tie=True) for c in (first, *others)), *order[len(ties) :]]
 
 
 def kinds(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
-from hybridgen.planner.choose.ranking import Candidate, oblong
+from hybridgen.planner.choose.ranking import GAINS, SAVING, TIE, Candidate
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.cost import cost
 from hybridgen.strategies.registry import AXES
@@ -30,13 +31,13 @@ def _with_reasons(candidate: Candidate, found: Recommendation) -> Candidate:
 
 
 def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
-    best = order[0]
-    runner = next((c for c in order[1:] if c.kind != best.kind or c.tie), None)
-    if runner is not None and best.tie:
-        yield f"ties with {runner.config}: {_preferred(best, runner)}"
-    elif runner is not None:
-        slower = runner.cost.clip - best.cost.clip
-        yield f"{_short(slower)} s ahead of {runner.config}, the next kind of plan"
+    best, tied = order[0], [c for c in order[1:] if c.tie]
+    other = min(tied, key=lambda c: c.cost.clip) if tied else next((c for c in order if c.kind != best.kind), None)
+    if tied and other is not None:
+        yield f"ties with {other.config}, within {TIE.value:.0%}: {_gained(best, other)}"
+    elif other is not None:
+        slower = other.cost.clip - best.cost.clip
+        yield f"{_short(slower)} s ahead of {other.config}, the next kind of plan"
     (rows, cols), facts = best.plan.degrees.attn2d, best.plan.facts.transformer
     if rows > cols and facts.key_heads < facts.heads:
         yield f"taller than square: {facts.key_heads} K/V heads against {facts.heads} make K/V cheaper to send than Q"
@@ -46,30 +47,71 @@ def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:
         yield f"{few}, so starting kernels and messages takes most of the time; fewer GPUs are almost as fast"
     if best.cost.communication > 0:
         yield f"{best.cost.communication:.0%} of the denoise time is spent in exchanges"
+    if best.tight:
+        yield f"tight: it needs {room(best)}, and what an allocator keeps beside the tensors is not predicted"
 
 
-def _preferred(best: Candidate, other: Candidate) -> str:
-    """The rule of preference that decided between two plans that tie."""
-    a, b = best.plan.degrees, other.plan.degrees
-    if best.plan.exact_split != other.plan.exact_split:
-        return "of equal plans the exact one"
-    if a.cfg != b.cfg:
-        return "of equal plans the one with cfg, which sends almost nothing"
-    if a.ulysses != b.ulysses:
-        return "of equal plans the one with more ulysses ranks, since each then sends less"
-    if oblong(best.plan.degrees) != oblong(other.plan.degrees):
-        return "of equal plans the one with the squarer grid"
-    if a.vae != b.vae:
-        return "of equal plans the one with fewer VAE ranks"
-    return "of equal plans the faster one"
+def _gained(one: Candidate, other: Candidate) -> str:
+    """What a user gains by the preferred one of two plans that tie."""
+    words = {
+        "exact": "this one is exact",
+        "room": f"this one needs {room(one)}, not {room(other)}",
+        "sent": f"here a rank sends {_sent(one)}, not {_sent(other)}, over {_slowest(one)}",
+        "memory": f"this one needs {_gigabytes(one.peak)} of memory, not {_gigabytes(other.peak)}",
+        "": "this one is faster",
+    }
+    return words[decisive(one, other)]
+
+
+def _lost(one: Candidate, best: Candidate) -> str:
+    """What a user loses by a plan that ties with the preferred one, in a few words."""
+    words = {
+        "exact": "not exact",
+        "room": f"tight: {room(one)}",
+        "sent": f"sends {_sent(one)}, not {_sent(best)}, over {_slowest(one)}",
+        "memory": f"needs {_gigabytes(one.peak)}, not {_gigabytes(best.peak)}",
+        "": f"{_short(one.cost.clip - best.cost.clip)} s slower",
+    }
+    return words[decisive(best, one)]
+
+
+def decisive(one: Candidate, other: Candidate) -> str:
+    """What of GAINS decides for the preferred one of two plans that tie; "" where it is the faster one."""
+    for least in (SAVING.value, 0.0):
+        found = next((name for name, value in GAINS.items() if value(other) > (1 + least) * value(one)), "")
+        if found or one.cost.clip <= other.cost.clip:
+            return found
+    return ""
+
+
+def _sent(candidate: Candidate) -> str:
+    return _gigabytes(candidate.slow_bytes)
+
+
+def _slowest(candidate: Candidate) -> str:
+    hardware = candidate.hardware
+    return (hardware.outside if candidate.crosses else hardware.inside).name
+
+
+def room(candidate: Candidate) -> str:
+    """Memory of the fullest rank beside what a GPU may use: "79.9 of 80 GB"."""
+    used = f"{candidate.peak / 1e9:.1f}"
+    return f"{used} of {candidate.memory / 1e9:g} GB" if math.isfinite(candidate.memory) else f"{used} GB"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{_short(size / 1e9)} GB" if size < 1e11 else f"{size / 1e9:,.0f} GB"
 
 
 def _against(candidate: Candidate, best: Candidate) -> str:
-    """The item on which a plan spends most more time than the first one."""
+    """Why a plan is not the first: what ties cost beside time, or how much slower it is, and what costs most of it."""
+    if candidate.tie:
+        return _lost(candidate, best)
     less = by_name(best)
     more = {name: seconds - less.get(name, 0.0) for name, seconds in by_name(candidate).items()}
     name, seconds = max(more.items(), key=lambda item: item[1])
-    return f"{name} +{_short(seconds)} s" if seconds > 0 else ""
+    slower = f"{_short(candidate.cost.clip - best.cost.clip)} s slower"
+    return f"{slower}: {name} +{_short(seconds)} s" if seconds > 0 else slower
 
 
 def _short(seconds: float) -> str:
@@ -78,8 +120,8 @@ def _short(seconds: float) -> str:
 
 
 def by_name(candidate: Candidate) -> dict[str, float]:
-    """Denoising seconds by strategy or kind of computing."""
-    found: dict[str, float] = {}
+    """Seconds by strategy or kind of computing, and those around denoising."""
+    found = {"VAE": candidate.cost.end}
     for item in candidate.cost.items:
         found[item.name] = found.get(item.name, 0.0) + item.seconds
     return found

@@ -16,7 +16,7 @@ from hybridgen.planner.choose.fleet import best_fleet, every_fleet
 from hybridgen.planner.choose.no_plan import refusal
 from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.options import PlanOptions
-from hybridgen.planner.choose.ranking import Candidate, tie_share
+from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import explained
 from hybridgen.planner.choose.report import with_parallel
 from hybridgen.planner.choose.search import search, search_best
@@ -134,8 +134,8 @@ def with_fewer(ask: Ask) -> Recommendation:
     found = scaling(ask)
     if not found:
         return recommend(ask)  # says why there is none
-    limit = min(found, key=lambda r: r.best.cost.clip).best.limit
-    return replace(next(r for r in found if r.best.cost.clip <= limit), gpus=ask.gpus)
+    limit = min((one.fastest for one in found), key=lambda c: c.cost.clip).limit
+    return replace(next(one for one in found if one.fastest.cost.clip <= limit), gpus=ask.gpus)
 
 
 def with_copies(ask: Ask) -> Recommendation:
@@ -150,10 +150,10 @@ def fleets(ask: Ask) -> list[Candidate]:
 
 def faster_with_fewer(found: Recommendation) -> Recommendation | None:
     """The recommendation for a rounder, smaller number of GPUs, if it is faster than all of them."""
-    ask, limit = found.ask, (1 - tie_share(found.ask.hardware)) * found.best.cost.clip
+    ask = found.ask
     smaller = [_freed(ask, gpus) for gpus in rounder(ask.gpus) if gpus < ask.gpus]
-    faster = [one for one in smaller if one.candidates and one.best.cost.clip < limit]
-    return min(faster, key=lambda one: one.best.cost.clip, default=None)
+    faster = [one for one in smaller if one.candidates and one.fastest.limit < found.fastest.cost.clip]
+    return min(faster, key=lambda one: one.fastest.cost.clip, default=None)
 
 
 def with_a_quarter(found: Recommendation) -> Recommendation | None:

@@ -58,7 +58,7 @@ def _priced(ask: Ask) -> Iterator[Candidate]:
     for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: width(degrees.half)):
         plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware)
         around = tail(plan.degrees.vae, span(plan.layout, "vae", places))
-        yield Candidate(plan, cost(plan, hardware, tail=around), one_gpu, hardware)
+        yield Candidate(plan, cost(plan, hardware, tail=around), one_gpu, hardware, ask.limit)
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

@@ -81,22 +81,32 @@ def link(hardware: Hardware, where: Span) -> Link:
     return hardware.across if where.crosses else hardware.inside
 
 
+def leaving(collective: str, size: float, where: Span) -> float:
+    """Bytes that leave the domain through a rank's own adapter, of a message of `size` bytes.
+
+    A gather or a reduction sends every byte to another domain once, through the adapters of all ranks that stand
+    together, and spreads it inside.
+    """
+    if not where.crosses:
+        return 0.0
+    if collective == "p2p":
+        return size
+    return size * where.away / (1 if collective == "all_to_all" else where.together)
+
+
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
     """Seconds of one message in which a rank sends `size` bytes.
 
     Every GPU has its own adapter. What leaves the domain goes through it, at the same time as what stays inside, or on
-    a shared bus after that. A gather or a reduction sends every byte to another domain once, through the adapters of
-    all ranks that stand together, and spreads it inside.
+    a shared bus after that.
     """
     by = link(hardware, where)
     if collective == "p2p":
         return by.hop.value + size / by.rate(collective)
     if not where.crosses:
         return by.latency.value + size / by.rate(collective)
-    inside, leaving = size, size * where.away
-    if collective != "all_to_all":
-        leaving /= where.together
-    elif not hardware.shared_bus:
-        inside -= leaving
-    slowest = max(inside / hardware.inside.rate(collective), leaving / hardware.outside.rate(collective))
+    inside, outside = size, leaving(collective, size, where)
+    if collective == "all_to_all" and not hardware.shared_bus:
+        inside -= outside
+    slowest = max(inside / hardware.inside.rate(collective), outside / hardware.outside.rate(collective))
     return by.latency.value + slowest

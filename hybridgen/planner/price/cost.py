@@ -18,7 +18,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders
-from hybridgen.planner.hardware.topology import Span, exchange_seconds, link, span
+from hybridgen.planner.hardware.topology import Span, exchange_seconds, leaving, link, span
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.kinds import kinds
@@ -38,6 +38,8 @@ class Item(NamedTuple):
     size: int = 0
     """Bytes that a rank sends for this item."""
     link: str = ""
+    leaving: int = 0
+    """Bytes of these that leave the domain."""
 
     @property
     def communication(self) -> bool:
@@ -169,7 +171,8 @@ def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> 
             each -= min(size / by.bandwidth.value, busy)
         seconds = count * each
         bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
-    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name)
+    outside = round(message.count * leaving(message.collective, message.size, where))
+    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name, outside)
 
 
 def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
@@ -194,7 +197,8 @@ def _joined(items: Iterable[Item]) -> list[Item]:
         if key in found:
             old = found[key]
             bound = item.bound if item.seconds > old.seconds else old.bound
-            item = old._replace(seconds=old.seconds + item.seconds, size=old.size + item.size, bound=bound)
+            size, leaves = old.size + item.size, old.leaving + item.leaving
+            item = old._replace(seconds=old.seconds + item.seconds, size=size, bound=bound, leaving=leaves)
         found[key] = item
     return list(found.values())
 
