@@ -11,9 +11,8 @@ from itertools import combinations
 from statistics import median
 
 from benchmarks.planner_accuracy import anchored, predict, reference_of
-from benchmarks.published import MACHINES, MODELS, Row, rows
+from benchmarks.published import Row, rows
 from hybridgen.planner.choose.ranking import TIE
-from hybridgen.planner.hardware.lookup import find
 
 Key = Callable[[Row], tuple[object, ...]]
 
@@ -21,7 +20,7 @@ Key = Callable[[Row], tuple[object, ...]]
 def set_up(row: Row) -> tuple[object, ...]:
     """What two publications of one set-up have in common."""
     clip = row.size, row.frames.strip("?"), row.steps
-    return row.model, row.gpu, row.gpus, row.config, row.metric, "NVFP4" in row.notes, clip
+    return row.model, row.gpu, row.gpus, row.config, row.metric, row.quantised, clip
 
 
 def request(row: Row) -> tuple[object, ...]:
@@ -31,8 +30,8 @@ def request(row: Row) -> tuple[object, ...]:
 
 def pairs(found: list[Row], key: Key, other: Key) -> Iterator[tuple[Row, Row]]:
     """Every two rows of denoising or whole clips that agree in one key and differ in another."""
-    known = [r for r in found if r.model in MODELS and r.metric in ("denoise", "e2e", "step")]
-    for one, two in combinations((r for r in known if r.config != "unspecified"), 2):
+    known = [r for r in found if r.priced and r.metric in ("denoise", "e2e", "step")]
+    for one, two in combinations(known, 2):
         if key(one) == key(two) and other(one) != other(two):
             yield one, two
 
@@ -45,7 +44,7 @@ def spreads(found: list[Row]) -> list[tuple[Row, Row, float]]:
 
 def ratio(one: Row, other: Row, found: list[Row]) -> float:
     """The predicted ratio of two rows' times, given the one-GPU time of their source."""
-    machine = find(MACHINES[one.gpu]).slower(anchored(reference_of(one, found)), "anchored")
+    machine = one.machine.slower(anchored(reference_of(one, found)), "anchored")
     return predict(one, machine) / predict(other, machine)
 
 

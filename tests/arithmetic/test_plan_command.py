@@ -51,7 +51,7 @@ def test_the_table_says_what_and_why(plan: Any) -> None:
     out = plan("--gpus 72 --heads 40 --frames 80")
     first = next(line for line in out.splitlines() if line.startswith("1  "))
     assert "cfg2 ulysses4 attn2d3x3 vae8" in first and "recommended" in first and "cfg row col ulysses" in first
-    assert re.search(r"ring9 vae8 .* \d\d% .* \d\.\d s slower: ring \+7(\.\d)? s", out)
+    assert re.search(r"ring9 vae8 .* \d\d% .* [\d.]+ s slower: ring \+[\d.]+ s", out)
     assert re.search(r"\d\.\d-\d\.\d .* 6\d% ", first)
     assert any("ring9" in line for line in out.splitlines()) and "why 1 " in out and "fewer? " in out
     assert (
