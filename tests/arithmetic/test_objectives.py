@@ -17,7 +17,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose import fleet, recommend
 from hybridgen.planner.choose.ask import Ask
 from hybridgen.planner.choose.objective import Aim, Objective
-from hybridgen.planner.choose.ranking import Candidate, tie_share
+from hybridgen.planner.choose.ranking import TIE, Candidate
 from hybridgen.planner.hardware.copies import copies
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.strategies.registry import Degrees
@@ -103,7 +103,7 @@ def test_the_recommended_copies_tie_with_the_best_of_all_plans(aim: Aim, machine
 
     every = [(n, c.cost.clip) for n in (1, 2, 4, 8, 16) for c in recommend.recommend(replace(ask, gpus=n)).candidates]
     least, best = min(loss(*one) for one in every), found.best
-    share = (1 + tie_share(ask.hardware)) ** 2  # among the plans of a width, and among widths
+    share = (1 + TIE.value) ** 2  # among the plans of a width, and among widths
     assert loss(best.plan.world_size, best.cost.clip) <= least * share
     losses = {one: loss(one.plan.world_size, one.cost.clip) for one in found.candidates}
     first = min(losses, key=lambda one: losses[one])
