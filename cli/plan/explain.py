@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybridgen.cli.hardware import constants
 from hybridgen.cli.text import counted, paragraph, seconds, short, size, span, table, width
 from hybridgen.planner.choose.ask import Recommendation
-from hybridgen.planner.choose.orders import crossings, domains, used_axes
+from hybridgen.planner.choose.orders import crossings, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
@@ -82,13 +82,13 @@ def _messages(candidate: Candidate) -> list[str]:
 
 def _mesh(found: Recommendation, candidate: Candidate) -> list[str]:
     hardware, plan = found.ask.hardware, candidate.plan
-    inside, crossing = crossings(plan, hardware)
     if not used_axes(plan):
         return []
     sizes = " x ".join(f"{axis} {plan.degrees.size(axis)}" for axis in used_axes(plan))
-    place = domains(hardware)
-    words = f"{sizes}, slowest first; inside a {place}: {', '.join(inside) or 'none'}"
-    return paragraph("mesh", f"{words}; across {place}s: {', '.join(crossing) or 'none'}")
+    words = f"{sizes}, slowest first"
+    for place, inside, crossing in crossings(plan, hardware):
+        words += f"; inside a {place}: {', '.join(inside) or 'none'}; across {place}s: {', '.join(crossing) or 'none'}"
+    return paragraph("mesh", words)
 
 
 def _memory(candidate: Candidate) -> list[str]:

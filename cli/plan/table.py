@@ -27,6 +27,8 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
     what = f"{made}, {guided}, {SHORT_DTYPES[plan.dtype]}"
     place = "" if gpus == 1 else f", {hardware.inside.name}"
+    if hardware.near is not None and gpus > 1:
+        place += f" between {hardware.near.name}s of {hardware.near.size}"
     if len(sizes := borders(gpus, hardware).sizes(gpus)) > 1:
         place += f" in {len(sizes)} {domains(hardware)}s of {_sizes(sizes)}, {hardware.outside.name} between them"
     note = f", {gigabytes(found.ask.memory)} GB of each" if found.ask.memory else ""

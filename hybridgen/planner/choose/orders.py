@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
@@ -80,13 +81,25 @@ def vae_span(width: int, half: int, halves: int, places: Borders) -> Span:
     return span_of_ranks(ranks, places)
 
 
-def crossings(plan: Plan, hardware: Hardware) -> tuple[list[str], list[str]]:
-    """Axes in use: those with groups inside a domain, and those that cross domains."""
-    axes, places = used_axes(plan), borders(plan.world_size, hardware)
-    crossing = [axis for axis in axes if span(plan.layout, axis, places).crosses]
-    return [axis for axis in axes if axis not in crossing], crossing
+class Crossing(NamedTuple):
+    """The axes in use, by whether their groups stay inside one part of the machine."""
+
+    place: str
+    """What the part is called: "node", "domain", or the name of the near link."""
+    inside: list[str]
+    crossing: list[str]
+
+
+def crossings(plan: Plan, hardware: Hardware) -> list[Crossing]:
+    """Which axes cross the borders of domains, and then of near groups where the machine has them."""
+    places = borders(plan.world_size, hardware)
+    spans = {axis: span(plan.layout, axis, places) for axis in used_axes(plan)}
+    found = [(domains(hardware), [axis for axis, where in spans.items() if where.crosses])]
+    if hardware.near:
+        found.append((hardware.near.name, [axis for axis, where in spans.items() if where.near < where.size]))
+    return [Crossing(place, [axis for axis in spans if axis not in axes], axes) for place, axes in found]
 
 
 def domains(hardware: Hardware) -> str:
-    """Name of a domain of the machine, in the plural."""
+    """Name of a domain of the machine."""
     return "node" if hardware.domain == hardware.per_node else "domain"

@@ -9,7 +9,6 @@ from functools import cached_property
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Term
 from hybridgen.planner.hardware.constants import Constant, Hardware
-from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.price import memory
 from hybridgen.planner.price.cost import Cost
 from hybridgen.planner.price.memory import phase_sizes
@@ -89,15 +88,9 @@ class Candidate:
         return {axis: size for axis, size in sent.items() if size}
 
     @cached_property
-    def crosses(self) -> bool:
-        """Whether the ranks stand in several domains."""
-        ranks = self.plan.world_size
-        return not borders(ranks, self.hardware).is_one_domain(ranks)
-
-    @cached_property
     def slow_bytes(self) -> int:
-        """Bytes that a rank sends over its slowest link while denoising: out of its domain if there are several."""
-        return sum(item.leaving if self.crosses else item.size for item in self.cost.items)
+        """Bytes that a rank sends over the slowest link while denoising."""
+        return sum(item.far for item in self.cost.items)
 
 
 GAINS: Mapping[str, Callable[[Candidate], float]] = {

@@ -11,6 +11,8 @@ from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
 from hybridgen.planner.choose.ranking import GAINS, SAVING, TIE, Candidate
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.hosts import borders
+from hybridgen.planner.hardware.topology import farthest
 from hybridgen.planner.price.cost import cost
 from hybridgen.strategies.registry import AXES
 
@@ -89,8 +91,8 @@ def _sent(candidate: Candidate) -> str:
 
 
 def _slowest(candidate: Candidate) -> str:
-    hardware = candidate.hardware
-    return (hardware.outside if candidate.crosses else hardware.inside).name
+    ranks = candidate.plan.world_size
+    return farthest(candidate.hardware, borders(ranks, candidate.hardware), ranks).name
 
 
 def room(candidate: Candidate) -> str:
@@ -132,12 +134,14 @@ def mesh_reason(candidate: Candidate, hardware: Hardware) -> str:
     plan, place = candidate.plan, domains(hardware)
     if plan.world_size == 1:
         return ""
-    inside, crossing = crossings(plan, hardware)
-    if not crossing:
+    crossed = [one for one in crossings(plan, hardware) if one.crossing]
+    if not crossed:
         return f"all of it fits into one {place} ({hardware.inside.name}), where every mesh order costs the same"
     order = ", ".join(used_axes(plan))
-    parts = [f"{_list(inside)} {_verb('stay', inside)} inside a {place}"] if inside else []
-    parts.append(f"{_list(crossing)} {_verb('cross', crossing)} {place}s")
+    parts = []
+    for place, inside, crossing in crossed:
+        parts += [f"{_list(inside)} {_verb('stay', inside)} inside a {place}"] if inside else []
+        parts.append(f"{_list(crossing)} {_verb('cross', crossing)} {place}s")
     usual = replace(plan, order=AXES)
     if used_axes(usual) != used_axes(plan):
         gain = cost(usual, hardware).denoise / candidate.cost.denoise - 1

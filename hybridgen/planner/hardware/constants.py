@@ -51,7 +51,32 @@ class Link:
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name."""
-        yield from ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "name")
+        found = ((field.name, getattr(self, field.name)) for field in fields(self))
+        yield from ((name, value) for name, value in found if isinstance(value, Constant))
+
+    def beyond(self, inner: Link, shared_bus: bool) -> Link:
+        """This link for groups that also use an inner one: no earlier than that, and on a shared bus no faster."""
+
+        def value(constant: Constant) -> float:
+            return constant.value
+
+        bandwidths = (self.bandwidth, inner.bandwidth) if shared_bus else (self.bandwidth,)
+        return replace(
+            self,
+            bandwidth=min(bandwidths, key=value),
+            latency=max(self.latency, inner.latency, key=value),
+            hop=max(self.hop, inner.hop, key=value),
+        )
+
+
+@dataclass(frozen=True)
+class Near(Link):
+    """A faster link that joins neighbouring GPUs of a domain: a bridge of NVLink, a PCIe switch, a socket."""
+
+    size: int = 2
+    """GPUs that it joins, in the order of the ranks."""
+    shared_bus: bool = False
+    """Whether what leaves these GPUs crosses this link as well, as in a socket; beside a bridge it does not."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +136,8 @@ class Hardware:
     """How far a predicted latency may be off without an anchor, as a share of it (1)."""
     anchored: Constant
     """How far a predicted latency may be off, given a measured one-GPU latency, as a share of it (1)."""
+    near: Near | None = None
+    """The faster link within a domain; None where all GPUs of a domain are joined alike."""
     hosts: tuple[int, ...] = ()
     """GPUs of every host, in the order in which ranks fill them, where hosts differ in size."""
 
@@ -124,21 +151,14 @@ class Hardware:
                 yield from ((f"{field.name}.{name}", one) for name, one in value.constants())
 
     @cached_property
+    def between(self) -> Link:
+        """The link of a group within a domain that spans near groups; of any group in it where there are none."""
+        return self.inside.beyond(self.near, self.near.shared_bus) if self.near else self.inside
+
+    @cached_property
     def across(self) -> Link:
-        """The link of a group that spans domains: the network, no faster than the bus that it shares, and no earlier
-        than an exchange inside."""
-
-        def value(constant: Constant) -> float:
-            return constant.value
-
-        inside, outside = self.inside, self.outside
-        bandwidths = (outside.bandwidth, inside.bandwidth) if self.shared_bus else (outside.bandwidth,)
-        return replace(
-            outside,
-            bandwidth=min(bandwidths, key=value),
-            latency=max(outside.latency, inside.latency, key=value),
-            hop=max(outside.hop, inside.hop, key=value),
-        )
+        """The link of a group that spans domains."""
+        return self.outside.beyond(self.between, self.shared_bus)
 
     def slower(self, factor: float, why: str) -> Hardware:
         """The machine with GPUs that compute this many times slower; everything else is unchanged."""

@@ -114,13 +114,13 @@ def hosts_of(ranks: int, hardware: Hardware) -> Hosts:
 
 def borders(ranks: int, hardware: Hardware) -> Borders:
     """Where so many ranks stand on a machine."""
-    domain, per_node = hardware.domain, hardware.per_node
+    domain, per_node, near = hardware.domain, hardware.per_node, hardware.near.size if hardware.near else 1
     if hardware.hosts:
-        return _uneven(hardware.hosts, max(domain // per_node, 1))
+        return _uneven(hardware.hosts, max(domain // per_node, 1))._replace(near=near)
     hosts = hosts_of(ranks, hardware)
     if hosts.number > 1 and hosts.even:
         domain = domain // per_node * hosts.each if domain >= per_node else math.gcd(domain, hosts.each)
-    return Borders(domain)
+    return Borders(domain, near)
 
 
 @lru_cache(maxsize=64)

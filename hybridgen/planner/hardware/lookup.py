@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 from hybridgen.errors import RequestError, did_you_mean
-from hybridgen.planner.hardware.constants import Constant, Hardware, Link
+from hybridgen.planner.hardware.constants import Constant, Hardware, Link, Near
 from hybridgen.planner.hardware.known import ALIASES, MACHINES
 from hybridgen.planner.hardware.rates import GENERATIONS
 from hybridgen.recipe import quantity, source
-from hybridgen.recipe.typed import Before, Declared, Numbers, hints, shown
+from hybridgen.recipe.typed import Before, Declared, Numbers, hints, plain, shown
 
 RULES = {
     "hardware-file": "A hardware file names a known machine as base: and replaces its constants, in SI units. Unknown "
@@ -102,7 +102,13 @@ def read(path: Path) -> Hardware:
     if base is None:
         raise file.fault(("base",), "is not a known machine", shown(name), _close(str(name)) or list(MACHINES))
     given = file.as_(_declared(Hardware))
+    if given.near is not None and base.near is None:
+        if missing := [key for key in ("size", "bandwidth") if getattr(given.near, key) is None]:
+            raise file.fault(("near",), f"needs {' and '.join(missing)}; the rest is as of inside")
+        same = {item.name: getattr(base.inside, item.name) for item in fields(Link)}
+        base = replace(base, near=Near(**{**same, "name": "near group"}))
     machine: Hardware = _changed(base, given, f"given in {path.name}")
+    machine = machine.joined(machine.hosts)
     return replace(machine, name=given.name or path.stem, title=given.title or path.stem)
 
 
@@ -124,7 +130,10 @@ def _kind(name: str, kind: Any) -> Any:
         return Annotated[make_dataclass("Given", parts, bases=(Declared,)), Before(_given)]
     if name == "generation":
         return Literal[tuple(GENERATIONS)]
-    return _declared(Link) if kind is Link else Annotated[int, COUNT] if kind is int else kind
+    if name == "hosts":
+        return tuple[Annotated[int, COUNT], ...]
+    inner = plain(kind)
+    return _declared(inner) if inner in (Link, Near) else Annotated[int, COUNT] if kind is int else kind
 
 
 def _in_si(units: Mapping[str, float], value: Any) -> Any:

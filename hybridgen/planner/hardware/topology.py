@@ -6,7 +6,7 @@ Ranks fill domains (GPUs joined by the inside link) in order; hosts.py says whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -78,35 +78,57 @@ def span(layout: Layout, axis: str, borders: Borders) -> Span:
 
 def link(hardware: Hardware, where: Span) -> Link:
     """The slowest link in use."""
-    return hardware.across if where.crosses else hardware.inside
+    if where.crosses:
+        return hardware.across
+    is_near = hardware.near is not None and where.near == where.size
+    return hardware.near if hardware.near is not None and is_near else hardware.between
 
 
-def leaving(collective: str, size: float, where: Span) -> float:
-    """Bytes that leave the domain through a rank's own adapter, of a message of `size` bytes.
+class Load(NamedTuple):
+    """What of a message a rank sends over one link."""
 
-    A gather or a reduction sends every byte to another domain once, through the adapters of all ranks that stand
-    together, and spreads it inside.
+    link: Link
+    size: float
+
+
+def loads(hardware: Hardware, collective: str, size: float, where: Span) -> Iterator[Load]:
+    """What of a collective's `size` bytes a rank sends over each link in use, innermost first.
+
+    An all-to-all sends every peer its part. What goes further crosses the inner link as well where that is a shared
+    bus. A gather or a reduction sends every byte to another part of the machine once, through the adapters of all ranks
+    that stand together, and spreads it inside.
     """
-    if not where.crosses:
-        return 0.0
+    near, within = hardware.near, 1
+    levels = [(hardware.inside, where.together, hardware.shared_bus), (hardware.outside, where.size, False)]
+    for by, ranks, is_shared in [(near, where.near, near.shared_bus), *levels] if near else levels:
+        beyond, further = (where.size - within), (where.size - ranks)
+        if within < where.size:
+            share = (beyond if is_shared else beyond - further) if collective == "all_to_all" else beyond / within
+            yield Load(by, size * share / (where.size - 1))
+        within = ranks
+
+
+def farthest(hardware: Hardware, places: Borders, ranks: int) -> Link:
+    """The slowest link between any two of so many ranks."""
+    if not places.is_one_domain(ranks):
+        return hardware.outside
+    return hardware.near if hardware.near is not None and places.are_alike(ranks) else hardware.inside
+
+
+def sent_over(by: Link, hardware: Hardware, collective: str, size: float, where: Span) -> float:
+    """Bytes that a rank sends over one link, of a message of `size` bytes."""
+    found = list(loads(hardware, collective, size, where))
     if collective == "p2p":
-        return size
-    return size * where.away / (1 if collective == "all_to_all" else where.together)
+        return size if found[-1].link is by else 0.0
+    return sum(one.size for one in found if one.link is by)
 
 
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
-    """Seconds of one message in which a rank sends `size` bytes.
-
-    Every GPU has its own adapter. What leaves the domain goes through it, at the same time as what stays inside, or on
-    a shared bus after that.
-    """
+    """Seconds of one message in which a rank sends `size` bytes. Every GPU has its own adapters, and all links are at
+    work at the same time."""
     by = link(hardware, where)
     if collective == "p2p":
         return by.hop.value + size / by.rate(collective)
-    if not where.crosses:
-        return by.latency.value + size / by.rate(collective)
-    inside, outside = size, leaving(collective, size, where)
-    if collective == "all_to_all" and not hardware.shared_bus:
-        inside -= outside
-    slowest = max(inside / hardware.inside.rate(collective), outside / hardware.outside.rate(collective))
-    return by.latency.value + slowest
+    return by.latency.value + max(
+        one.size / one.link.rate(collective) for one in loads(hardware, collective, size, where)
+    )

@@ -18,7 +18,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders
-from hybridgen.planner.hardware.topology import Span, exchange_seconds, leaving, link, span
+from hybridgen.planner.hardware.topology import Span, exchange_seconds, farthest, link, sent_over, span
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.kinds import kinds
@@ -38,8 +38,8 @@ class Item(NamedTuple):
     size: int = 0
     """Bytes that a rank sends for this item."""
     link: str = ""
-    leaving: int = 0
-    """Bytes of these that leave the domain."""
+    far: int = 0
+    """Bytes of these that go over the slowest link between any two ranks."""
 
     @property
     def communication(self) -> bool:
@@ -110,8 +110,11 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
 def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
     """Items of the denoise time; equal for every rank but for padding."""
     items, places = _computing(plan, hardware), borders(plan.world_size, hardware)
+    slowest = farthest(hardware, places, plan.world_size)
     for message in denoise_messages(plan):
-        items.append(_exchange(plan, hardware, message, span(plan.layout, message.axis, places)))
+        where = span(plan.layout, message.axis, places)
+        far = message.count * sent_over(slowest, hardware, message.collective, message.size, where)
+        items.append(_exchange(plan, hardware, message, where)._replace(far=round(far)))
     return [item for item in _joined(items) if item.seconds or item.size]
 
 
@@ -171,8 +174,7 @@ def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> 
             each -= min(size / by.bandwidth.value, busy)
         seconds = count * each
         bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
-    outside = round(message.count * leaving(message.collective, message.size, where))
-    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name, outside)
+    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name)
 
 
 def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
@@ -197,8 +199,8 @@ def _joined(items: Iterable[Item]) -> list[Item]:
         if key in found:
             old = found[key]
             bound = item.bound if item.seconds > old.seconds else old.bound
-            size, leaves = old.size + item.size, old.leaving + item.leaving
-            item = old._replace(seconds=old.seconds + item.seconds, size=size, bound=bound, leaving=leaves)
+            size, far = old.size + item.size, old.far + item.far
+            item = old._replace(seconds=old.seconds + item.seconds, size=size, bound=bound, far=far)
         found[key] = item
     return list(found.values())
 
