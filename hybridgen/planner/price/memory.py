@@ -35,8 +35,8 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     found = [
         Term("text encoder", facts.text_params * e if rank == 0 else 0, ("setup",)),
         Term("image encoder", facts.image_params * FP32 if rank == 0 and plan.clip.image else 0, ("setup",)),
-        Term("weights", facts.experts * (expert_params(plan, layers) - read - unread) * e, LOADED[bool(read) :]),
-        Term("weights that read text", facts.experts * read * e, ("condition",)),
+        Term("weights", _weights(plan, expert_params(plan, layers) - read - unread, layers), LOADED[bool(read) :]),
+        Term("weights that read text", _weights(plan, read, layers), ("condition",)),
         Term("text K/V", context * kept_text, ("denoise", "decode")),
         Term("text states", text_states(plan), ("denoise", "decode")),
         Term("latents", latents(plan, rank)),
@@ -47,6 +47,16 @@ def terms(plan: Plan, rank: int = 0) -> list[Term]:
     ]
     fullest = max(MOMENTS, key=lambda moment: sum(term.size for term in found if term.moment == moment))
     return [term for term in found if term.size and term.moment in ("", fullest)]
+
+
+def _weights(plan: Plan, params: int, layers: int) -> int:
+    """Bytes of this many parameters of each expert, the matrices of its blocks among them, as the settings hold these.
+
+    All others, such as norms and embeddings, are in the plan's dtype.
+    """
+    matrices = min(layers * plan.facts.transformer.matrix_params // plan.degrees.tp, params)
+    size = plan.settings.size_of_weight(plan.itemsize)
+    return plan.facts.experts * (round(matrices * size) + (params - matrices) * plan.itemsize)
 
 
 def text_states(plan: Plan) -> int:
