@@ -17,6 +17,7 @@ from hybridgen.models.wan.facts import WanTransformer
 from hybridgen.models.wan.vae_facts import VAE_21
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip, Plan
+from hybridgen.plan.settings import Settings
 from hybridgen.planner import facts_file
 from hybridgen.planner.hardware.cards import CARDS, Card
 from hybridgen.planner.hardware.constants import Hardware
@@ -194,7 +195,7 @@ class Row:
 
 @lru_cache(maxsize=1024)
 def _plan(model: str, clip: Clip, split: Degrees, vae_dtype: str, attention: str) -> Plan:
-    return Plan(MODELS[model], clip, split, vae_dtype=vae_dtype, attention=attention)
+    return Plan(MODELS[model], clip, split, vae_dtype=vae_dtype, settings=Settings(attention))
 
 
 def degrees(config: str) -> Degrees | None:

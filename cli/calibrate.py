@@ -49,7 +49,7 @@ def calibrate(
     may_write("out", out, (".yaml", ".yml"), overwrite)
     from hybridgen.engine.machine import device_name, device_of
     from hybridgen.planner.hardware import calibration
-    from hybridgen.planner.hardware.known import machine_of
+    from hybridgen.planner.hardware.names import machine_of
 
     chosen = device_of(device)
     on_cpu = chosen == "cpu"

@@ -14,6 +14,7 @@ from hybridgen.plan import kernels, settings
 from hybridgen.planner import facts_file
 from hybridgen.planner.choose import no_plan, objective, recommend
 from hybridgen.planner.hardware import lookup
+from hybridgen.planner.price import settings as prices
 from hybridgen.recipe import check, clip, resolve
 from hybridgen.strategies import registry
 
@@ -67,7 +68,7 @@ def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     modules = (
         *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kept, kernels),
-        *(look, lookup, machine, no_plan, objective, prepare, recommend, record, resolve, settings),
+        *(look, lookup, machine, no_plan, objective, prepare, recommend, record, resolve, settings, prices),
     )
     tables = (*(module.RULES for module in modules), registry.explanations(), {guardrail.RULE: guardrail.WHY})
     return {rule: why for table in tables for rule, why in table.items()}

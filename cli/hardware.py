@@ -75,7 +75,7 @@ def _row(machine: Hardware) -> list[str]:
         f"{machine.memory.value / 1e9:.0f} GB" if machine.memory.value else "-",
         f"{text.short(machine.attention.value / 1e12)} TFLOP/s",
         f"{text.short(machine.bandwidth.value / 1e12)} TB/s",
-        machine.inside.name,
+        machine.inside.name.partition(",")[0],
         str(machine.domain),
         machine.attention.origin.split()[0].rstrip(":"),
         ", ".join(alias for alias, name in ALIASES.items() if name == machine.name),

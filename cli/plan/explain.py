@@ -8,6 +8,7 @@ from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.price import compute
+from hybridgen.planner.price import settings as prices
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.memory import phase_sizes
 from hybridgen.strategies.registry import PAIRED
@@ -106,5 +107,7 @@ def _constants(found: Recommendation) -> list[str]:
         ["kernels of a block", str(compute.KERNELS), "assumed"],
         ["passes of a merge", str(compute.MERGE_PASSES), "counted in distributed/attention.py, LSE included"],
     ]
+    used = prices.factors(found.best.plan, found.ask.hardware)
+    rows += [[name, f"{one.value:.4g}", one.origin] for name, one in used]
     own = [line for name, value, origin in rows for line in paragraph(f"{name:<28}  {value:<10}", origin, 42)]
     return constants(found.ask.hardware) + own

@@ -12,8 +12,8 @@ from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.recommend import fill
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import spread
-from hybridgen.planner.hardware.known import machine_of
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.planner.hardware.names import machine_of
 from hybridgen.planner.price.memory import peak
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.legal import nearest_plans

@@ -58,8 +58,6 @@ class Plan:
     dtype: str = "bfloat16"
     vae_dtype: str = "float32"
     """The autoencoder's dtype; runs have fp32, as diffusers' own examples do."""
-    attention: str = "auto"
-    """The attention kernel as it was asked for: a name of kernels.py, or "auto"."""
     options: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Given options of strategies, by name; options of strategies that are not used change nothing."""
     stages: tuple[int, ...] = ()

@@ -84,7 +84,6 @@ def template(recipe: Recipe, facts: ModelFacts, video_frames: int | None = None)
         clip_of(recipe.request, facts, video_frames),
         Degrees(),
         dtype=recipe.runtime.dtype or facts.defaults.dtype,
-        attention=recipe.runtime.attention or "auto",
         stages=pipefusion.parse(str(parallel.pipefusion))[1] if parallel.pipefusion else (),
         options=given,
         settings=settings_of(recipe),

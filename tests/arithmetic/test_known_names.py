@@ -13,7 +13,7 @@ import pytest
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
 from hybridgen.models.registry import MODELS
-from hybridgen.planner.hardware.known import MACHINES, machine_of
+from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 
 
@@ -36,8 +36,8 @@ def test_machines_are_listed_with_their_constants(capsys: pytest.CaptureFixture[
     assert call(["hardware", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert [*rows] == [*MACHINES] and rows["gb200-nvl72"]["default"]
-    assert rows["a100-40gb"]["constants"]["memory"] == {"value": 40e9, "origin": "datasheet"}
-    assert call(["hardware", "h100x"]) == 2
+    assert rows["a100-40gb"]["constants"]["memory"] ["value"] == 40e9
+    assert call(["hardware", "h100-sxm5"]) == 2
     assert "  try:  hybridgen hardware h100\n" in capsys.readouterr().err
     assert call(["hardware", "l20"]) == 0
     assert "of the datasheet's 119.5 TFLOP/s" in capsys.readouterr().out
@@ -46,15 +46,15 @@ def test_machines_are_listed_with_their_constants(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("h100x", ["h100", "h100-pcie"]),
+        ("h100-sxm5", ["h100"]),
         ("rxt4090", ["rtx4090"]),
         ("a100-80gp", ["a100-40gb", "a100"]),
         ("a100-40g", ["a100-40gb"]),
         ("cpus", ["cpu"]),
-        ("h20000", ["h200", "h20"]),
+        ("h20000", ["h20"]),
         *(
             (other, [])
-            for other in ("rtx4080", "a10", "l4", "v100", "mi300x", "h100-64gb", "rtx4090-laptop", "gb300-nvl72")
+            for other in ("rtx4080", "a10", "l2", "v100", "mi300a", "h100-64gb", "rtx4090-laptop", "gb200-nvl36")
         ),
     ],
 )
@@ -63,19 +63,6 @@ def test_no_machine_with_more_memory_is_proposed(name: str, near: list[str]) -> 
         find(name)
     assert list(error.value.nearest) == near
     assert near or error.value.tries == ("hybridgen hardware",)
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA GeForce RTX 3090", "rtx3090"),
-        ("NVIDIA L20", "l20"),
-    ],
-)
-def test_the_driver_names_the_machine(device: str, name: str) -> None:
-    assert machine_of(device).name == name
 
 
 def test_a_file_of_a_machine_takes_units(tmp_path: Path) -> None:

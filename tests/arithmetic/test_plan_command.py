@@ -238,7 +238,7 @@ def test_the_printed_command_runs_the_plan(flags: str, plan: Any) -> None:
 
 
 def test_a_driver_s_name_finds_its_machine() -> None:
-    from hybridgen.planner.hardware.known import machine_of
+    from hybridgen.planner.hardware.names import machine_of
 
     names = {
         "NVIDIA H100 80GB HBM3": "h100",

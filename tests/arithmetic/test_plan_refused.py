@@ -53,7 +53,7 @@ BAD_ANCHORS = ("0", "-300", "nan", "inf", "-inf")
         ("--gpus 8 --memory much", "quantity", "nearest: 40GB"),
         ("--gpus 8 --memory 40", "quantity", "nearest: 40GB"),
         ("--gpus 8 --max-time 0s", "quantity", "nearest: 90s"),
-        ("--gpus 8 --hardware h20000", "unknown-hardware", "nearest: h200"),
+        ("--gpus 8 --hardware h20000", "unknown-hardware", "nearest: h20"),
         ("--gpus 8 --anchor 0.001", "anchor", "is less than one GB200 can take; predicted: 37"),
         *((f"--gpus 8 --anchor={value}", "anchor", f"--anchor {value}: must be a number") for value in BAD_ANCHORS),
         ("--gpus 8 --explain 99", "explain", "nearest: 6"),

@@ -13,6 +13,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.price.settings import check_card
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.legal import Fixed, exact_only
 from hybridgen.recipe.resolve import given_degrees, order_of, template
@@ -58,8 +59,10 @@ def ask_for(
     """
     facts = facts or catalogue.find(recipe.model)
     given, order = given_degrees(recipe.parallel), recipe.parallel.order
+    plan = template(recipe, facts, video_frames)
+    check_card(plan.settings, hardware)
     return Ask(
-        template(recipe, facts, video_frames),
+        plan,
         gpus,
         hardware,
         given,

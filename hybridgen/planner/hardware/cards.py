@@ -1,7 +1,8 @@
 """GPUs as their datasheets give them, one entry each. No torch.
 
 known.py makes machines of them. Rates are dense, without sparsity, in TFLOP/s: bf16 with fp32 accumulation, and fp32
-without tensor cores.
+without tensor cores. Memory of B300 and GB300 is that of a whole system (DGX B300: 2.1 TB, GB300 NVL72: 20.1 TB) over
+its GPUs.
 """
 
 from __future__ import annotations
@@ -34,22 +35,94 @@ class Card:
     per_node: int = 8
     """GPUs of one host."""
     aliases: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    """What the driver calls it, without the maker's name; other variants of the card are other machines."""
+    low: tuple[float, float, float] = (0, 0, 0)
+    """Rates of the tensor cores in fp8, int8 and NVFP4 (TFLOP/s); 0 where they have no such numbers."""
+
+    @property
+    def maker(self) -> str:
+        return "AMD" if self.generation.startswith("cdna") else "NVIDIA"
 
 
-GB200 = Card("gb200-nvl72", "GB200", "blackwell", 2500, 80, 186, 8, "nvlink5", 400, 72, 4, ("gb200",))
-B200 = Card("b200", "B200", "blackwell", 2250, 75, 180, 8, "nvlink5", 400)
-H100 = Card("h100", "H100 SXM", "hopper", 989, 67, 80, 3.35, "nvlink4", 400, aliases=("h100-sxm",))
-H200 = replace(H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=())
-H100_PCIE = Card("h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400)
-A100 = Card("a100", "A100 SXM 80 GB", "ampere", 312, 19.5, 80, 2, "nvlink3", 200, aliases=("a100-sxm", "a100-80gb"))
-A100_40 = replace(A100, name="a100-40gb", title="A100 SXM 40 GB", memory=40, bandwidth=1.555, aliases=())
-H20 = Card("h20", "H20", "hopper-h20", 148, 44, 96, 4, "nvlink4", 400)
-L40S = Card("l40s", "L40S", "ada", 362, 91.6, 48, 0.864, "pcie4", 200)
-L40 = Card("l40", "L40", "ada", 181, 90.5, 48, 0.864, "pcie4", 200)
-L20 = Card("l20", "L20", "ada", 119.5, 59.8, 48, 0.864, "pcie4", 200)
-RTX4090 = Card("rtx4090", "RTX 4090", "geforce", 165, 82.6, 24, 1.008, "pcie4-host", 100, aliases=("rtx-4090", "4090"))
-RTX3090 = Card("rtx3090", "RTX 3090", "geforce", 71, 35.6, 24, 0.936, "pcie4-host", 100, aliases=("rtx-3090", "3090"))
-RTX5090 = Card("rtx5090", "RTX 5090", "geforce", 209, 104.8, 32, 1.79, "pcie5-host", 100, aliases=("rtx-5090", "5090"))
+GB200 = Card(
+    "gb200-nvl72", "GB200", "blackwell", 2500, 80, 186, 8, "nvlink5", 400, 72, 4, ("gb200",), ("GB200",),
+    low=(5000, 5000, 10000),
+)  # fmt: skip
+GB300 = Card(
+    "gb300-nvl72", "GB300", "blackwell-ultra", 2500, 80, 279, 8, "nvlink5", 800, 72, 4, ("gb300",), ("GB300",),
+    low=(5000, 165, 15000),
+)  # fmt: skip
+B200 = Card("b200", "B200", "blackwell", 2250, 75, 180, 8, "nvlink5", 400, drivers=("B200",), low=(4500, 4500, 9000))
+B300 = Card(
+    "b300", "B300", "blackwell-ultra", 2250, 75, 268, 8, "nvlink5", 800, drivers=("B300", "B300 SXM6 AC"),
+    low=(4500, 150, 13500),
+)  # fmt: skip
+H100 = Card(
+    "h100", "H100 SXM", "hopper", 989, 67, 80, 3.35, "nvlink4", 400, aliases=("h100-sxm",),
+    drivers=("H100 80GB HBM3", "H100 SXM5 80GB"), low=(1979, 1979, 0),
+)  # fmt: skip
+H200 = replace(H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",))
+H800 = replace(H100, name="h800", title="H800 SXM", link="nvlink-400", aliases=("h800-sxm",), drivers=("H800",))
+H100_PCIE = Card(
+    "h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400, drivers=("H100 PCIe",), low=(1513, 1513, 0)
+)
+H100_NVL = Card(
+    "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), low=(1671, 1671, 0)
+)
+H200_NVL = replace(H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",))
+A100 = Card(
+    "a100", "A100 SXM 80 GB", "ampere", 312, 19.5, 80, 2, "nvlink3", 200, aliases=("a100-sxm", "a100-80gb"),
+    drivers=("A100-SXM4-80GB",), low=(0, 624, 0),
+)  # fmt: skip
+A100_40 = replace(
+    A100, name="a100-40gb", title="A100 SXM 40 GB", memory=40, bandwidth=1.555, aliases=(), drivers=("A100-SXM4-40GB",)
+)
+A100_PCIE = replace(
+    A100, name="a100-pcie", title="A100 PCIe 80 GB", bandwidth=1.935, link="pcie4", aliases=("a100-pcie-80gb",),
+    drivers=("A100 80GB PCIe",),
+)  # fmt: skip
+A100_PCIE_40 = replace(
+    A100_40, name="a100-pcie-40gb", title="A100 PCIe 40 GB", link="pcie4", drivers=("A100-PCIE-40GB",)
+)
+A800 = replace(
+    A100, name="a800", title="A800 SXM 80 GB", link="nvlink-400", aliases=("a800-sxm", "a800-80gb"),
+    drivers=("A800-SXM4-80GB",),
+)  # fmt: skip
+H20 = Card("h20", "H20", "hopper-h20", 148, 44, 96, 4, "nvlink4", 400, drivers=("H20",), low=(296, 296, 0))
+L40S = Card("l40s", "L40S", "ada", 362, 91.6, 48, 0.864, "pcie4", 200, drivers=("L40S",), low=(733, 733, 0))
+L40 = Card("l40", "L40", "ada", 181, 90.5, 48, 0.864, "pcie4", 200, drivers=("L40",), low=(362, 362, 0))
+L20 = Card("l20", "L20", "ada", 119.5, 59.8, 48, 0.864, "pcie4", 200, drivers=("L20",), low=(239, 239, 0))
+L4 = Card("l4", "L4", "ada", 121, 30.3, 24, 0.3, "pcie4", 100, drivers=("L4",), low=(242, 242, 0))
+A6000 = Card(
+    "a6000", "RTX A6000", "ampere-pro", 154.8, 38.7, 48, 0.768, "pcie4", 100, aliases=("rtx-a6000",),
+    drivers=("RTX A6000",), low=(0, 310, 0),
+)  # fmt: skip
+PRO6000 = Card(
+    "rtx-pro-6000", "RTX PRO 6000", "blackwell-pro", 504, 125, 96, 1.792, "pcie5", 100, aliases=("pro-6000",),
+    drivers=("RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell Server Edition"),
+    low=(1007, 1007, 2015),
+)  # fmt: skip
+RTX3090 = Card(
+    "rtx3090", "RTX 3090", "geforce-ampere", 71, 35.6, 24, 0.936, "pcie4-host", 100, aliases=("3090",),
+    drivers=("GeForce RTX 3090",), low=(0, 284, 0),
+)  # fmt: skip
+RTX4090 = Card(
+    "rtx4090", "RTX 4090", "geforce", 165, 82.6, 24, 1.008, "pcie4-host", 100, aliases=("4090",),
+    drivers=("GeForce RTX 4090",), low=(330, 660, 0),
+)  # fmt: skip
+RTX5090 = Card(
+    "rtx5090", "RTX 5090", "geforce-blackwell", 209, 104.8, 32, 1.79, "pcie5-host", 100, aliases=("5090",),
+    drivers=("GeForce RTX 5090",), low=(419, 838, 1676),
+)  # fmt: skip
+MI300X = Card(
+    "mi300x", "MI300X", "cdna3", 1307, 163.4, 192, 5.3, "fabric3", 400, drivers=("Instinct MI300X",),
+    low=(2615, 2615, 0),
+)  # fmt: skip
+MI355X = Card(
+    "mi355x", "MI355X", "cdna4", 2517, 157.3, 288, 8, "fabric4", 400, drivers=("Instinct MI355X",),
+    low=(5033, 5033, 0),
+)  # fmt: skip
 
 CARDS = tuple(card for card in list(globals().values()) if isinstance(card, Card))
 """The cards above, in that order."""

@@ -95,6 +95,12 @@ class Hardware:
     """Rate of the generation's usual attention kernel in bf16 (FLOP/s); rates.py has the others."""
     matmul: Constant
     """Rate of matrix products in bf16 (FLOP/s)."""
+    fp8: Constant
+    """How many times as fast matrix products are with fp8 weights; 1 where these are cast back before (1)."""
+    int8: Constant
+    """The same with int8 weights (1)."""
+    nvfp4: Constant
+    """The same with weights of 4 bits; 0 where the GPU cannot (1)."""
     float32: Constant
     """Share of the attention and matmul rates that is left in fp32 (1)."""
     bandwidth: Constant

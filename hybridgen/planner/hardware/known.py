@@ -4,40 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hybridgen.errors import RequestError
 from hybridgen.planner.hardware.cards import CARDS, GB200, Card
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.fitted import FITTED
 from hybridgen.planner.hardware.links import BUSES, link, network
-from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datasheet, fitted, share
-from hybridgen.planner.hardware.rates import GENERATIONS
+from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datasheet, fitted
+from hybridgen.planner.hardware.rates import CAST, GENERATIONS, products
 
 UNANCHORED = assumed(0.2, "published one-GPU times of one setup differ by 20%")
 ANCHORED = Constant(0.05, "mean error on NVLink machines given their one-GPU time: docs/planner-accuracy.md")
 PCIE = assumed(0.25, "PCIe boxes differ")
+UNMEASURED = assumed(0.35, "nothing was published for this generation")
 
 
 def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
     """The machine of a card, with the values of a fit (by default the committed one)."""
-    generation, peak, inside = card.generation, card.peak * TERA, link(card.link, values)
-    alone, is_nvlink = GENERATIONS[generation].published, BUSES[card.link].kind == "nvlink"
-    reach, unit = values[f"attention.{generation}"], f"{card.peak:g} TFLOP/s"
+    generation, peak, inside = GENERATIONS[card.generation], card.peak * TERA, link(card.link, values)
+    alone, is_nvlink = generation.published, BUSES[card.link].kind == "nvlink"
+    like, alike = generation.like or card.generation, f"as {generation.like}: " if generation.like else ""
+    sheet = f"{card.maker}'s {card.title}"
+
+    def reached(kind: str, of: float, what: str) -> Constant:
+        """A share of a rate as fitted, or as assumed to be that of a generation that was."""
+        part = values[kind]
+        words = f"{part:.0%} of {what}"
+        return assumed(of * part, alike + words) if alike else fitted(of * part, words)
+
     return Hardware(
         name=card.name,
         title=card.title,
-        generation=generation,
-        memory=datasheet(card.memory * GB),
+        generation=card.generation,
+        memory=datasheet(card.memory * GB, sheet),
         reserve=assumed((1 if card.memory < 40 else 2) * GB, "CUDA context and NCCL buffers"),
-        attention=fitted(peak * alone.value * reach, f"{reach:.0%} of what the kernel reaches alone; {alone.origin}"),
-        matmul=share(peak, values[f"matmul.{generation}"], unit),
+        attention=reached(f"attention.{like}", peak * alone.value, f"what the kernel reaches alone; {alone.origin}"),
+        matmul=reached(f"matmul.{like}", peak, f"the datasheet's {card.peak:g} TFLOP/s"),
+        fp8=products(card)["fp8"],
+        int8=products(card)["int8"],
+        nvfp4=products(card)["nvfp4"],
         float32=Constant(card.float32 / card.peak, "datasheet: fp32 without tensor cores against bf16 with them"),
-        bandwidth=datasheet(card.bandwidth * TERA),
+        bandwidth=datasheet(card.bandwidth * TERA, sheet),
         passes=fitted(values["passes"]),
         launch=assumed(3 * MICRO, "compiled blocks, or replayed as a graph"),
         step=assumed(1e-3, "scheduler and time embedding"),
         ring=fitted(values["ring"]),
         slowdown=fitted(values["slowdown"]),
-        decoder=share(peak, values["decoder"], unit),
+        decoder=reached("decoder", peak, f"the datasheet's {card.peak:g} TFLOP/s"),
         decoder32=datasheet(0.5),
         decoder_passes=fitted(values["decoder_passes"]),
         pixels=fitted(values["pixels"]),
@@ -48,7 +59,7 @@ def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
         shared_bus=not is_nvlink,
         domain=card.domain,
         per_node=card.per_node,
-        error=UNANCHORED,
+        error=UNMEASURED if alike else UNANCHORED,
         anchored=ANCHORED if is_nvlink else PCIE,
     )
 
@@ -64,6 +75,9 @@ CPU = Hardware(
     reserve=Constant(0.029 * GB, "measured: what a rank of the demo holds beside its tensors"),
     attention=assumed(40 * GB, GUESS),
     matmul=assumed(60 * GB, GUESS),
+    fp8=CAST,
+    int8=CAST,
+    nvfp4=assumed(0, "no such numbers"),
     float32=Constant(1.0, "assumed: these rates are for fp32, and bf16 is no faster on most CPUs"),
     bandwidth=assumed(8 * GB, GUESS),
     passes=assumed(3.7, GUESS),
@@ -91,21 +105,3 @@ MACHINES = {**{card.name: machine(card) for card in CARDS}, CPU.name: CPU}
 DEFAULT = GB200.name
 """The machine to plan for if none is named."""
 ALIASES = {alias: card.name for card in CARDS for alias in card.aliases}
-
-
-APART = ("pcie", "40gb")
-"""Parts of names that the driver's name must have, too."""
-
-
-def machine_of(device: str) -> Hardware:
-    """The machine with this device: "cpu", or what the driver calls a GPU. Raises RequestError (unknown-hardware)."""
-    words = device.lower().replace(" ", "").replace("-", "")
-    for name in sorted(MACHINES, key=len, reverse=True):
-        kind, *rest = name.split("-")
-        if kind in words and all(part in words for part in rest if part in APART):
-            return MACHINES[name]
-    problem, instead = (
-        f"{device} is not a machine that the planner knows",
-        "--hardware NAME or FILE.yaml, or the degrees",
-    )
-    raise RequestError("unknown-hardware", "", None, problem, instead)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
-from hybridgen.errors import RequestError, did_you_mean
+from hybridgen.errors import RequestError
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link, Near
-from hybridgen.planner.hardware.known import ALIASES, MACHINES
+from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.planner.hardware.names import by_name, close
 from hybridgen.planner.hardware.rates import GENERATIONS
 from hybridgen.recipe import quantity, source
 from hybridgen.recipe.typed import Before, Declared, Numbers, hints, plain, shown
@@ -49,44 +49,12 @@ def find(name: str) -> Hardware:
     """A machine by name, or from a YAML file. Raises RequestError (unknown-hardware, hardware-file)."""
     if name.endswith((".yaml", ".yml")):
         return read(Path(name))
-    if (known := _known(name)) is not None:
+    if (known := by_name(name)) is not None:
         return known
-    problem, near = "is not a known machine or a YAML file", _close(name)
+    problem, near = "is not a known machine or a YAML file", close(name)
     if not near:
         problem += f" (known: {', '.join(MACHINES)})"
     raise RequestError("unknown-hardware", "hardware", name, problem, near, None if near else ["hybridgen hardware"])
-
-
-def _known(name: str) -> Hardware | None:
-    return MACHINES.get(ALIASES.get(name.lower(), name.lower()))
-
-
-SMALLER = ("a2", "a10", "a10g", "l2", "l4")
-"""GPUs that are spelled almost like a known one and have less memory."""
-
-
-def _close(name: str) -> list[str]:
-    """Names of known machines that may be meant: the same model number, and no more memory than the name says.
-
-    A machine with another number is another machine: what fits into its memory may not fit into the one that is meant.
-    """
-    words, memory = name.lower(), re.search(r"(\d+) ?gb?$", name.lower())
-    if re.search("laptop|mobile|max-?q", words):
-        return []
-    close = [known for known in did_you_mean(words, [*MACHINES, *ALIASES], 9, 0.5) if _is_model(known, words)]
-    sizes = {known: MACHINES[ALIASES.get(known, known)].memory.value for known in close}
-    most = float(memory[1]) * 1e9 if memory and len(words.split("-")) > 1 else max(sizes.values(), default=0)
-    return [known for known in close if sizes[known] <= most and known in MACHINES][:2]
-
-
-def _is_model(known: str, name: str) -> bool:
-    """Whether a name is that of a known machine with a few letters wrong or digits too many or too few."""
-    if re.split("[ -]", name)[0] in SMALLER:
-        return False
-    pair = [re.search(r"([a-z]*)[ -]?(\d*)", one.removeprefix("nvidia").strip(" -")) for one in (known, name)]
-    (letters, number), (others, given) = ((sorted(found[1]), found[2]) for found in pair if found)
-    is_alike = bool(number and given) and (number.startswith(given) or given.startswith(number))
-    return (letters == others and is_alike) or not re.search(r"\d", known + name)
 
 
 def read(path: Path) -> Hardware:
@@ -98,9 +66,9 @@ def read(path: Path) -> Hardware:
     if "base" not in file.content:
         raise file.fault(("base",), "is missing; it names the known machine from which other constants are taken")
     name = file.content["base"]
-    base = _known(name) if isinstance(name, str) else None
+    base = by_name(name) if isinstance(name, str) else None
     if base is None:
-        raise file.fault(("base",), "is not a known machine", shown(name), _close(str(name)) or list(MACHINES))
+        raise file.fault(("base",), "is not a known machine", shown(name), close(str(name)) or list(MACHINES))
     given = file.as_(_declared(Hardware))
     if given.near is not None and base.near is None:
         if missing := [key for key in ("size", "bandwidth") if getattr(given.near, key) is None]:

@@ -8,8 +8,8 @@ GB, TERA, MICRO = 1e9, 1e12, 1e-6
 FIT = "to all published rows (docs/planner-accuracy.md)"
 
 
-def datasheet(value: float) -> Constant:
-    return Constant(value, "datasheet")
+def datasheet(value: float, whose: str = "") -> Constant:
+    return Constant(value, "datasheet" + (f": {whose}" if whose else ""))
 
 
 def published(value: float, where: str) -> Constant:

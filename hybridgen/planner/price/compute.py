@@ -8,6 +8,7 @@ from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.rates import attention_rate
+from hybridgen.planner.price.settings import products
 
 KERNELS = 40
 """Kernels of a block; the host launches them one by one, and a block takes at least that time."""
@@ -108,8 +109,11 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
     moved = 2.0 * (queries * heads + keys * key_heads) * facts.head_dim * e
     flops = attention_flops(plan) + cross_attention_flops(plan)
     attention = max(flops / (attention_rate(plan, hardware) * rate), moved / bandwidth)
-    moved = (facts.matrix_params / tp * plan.tokens.patches + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp)) * e
-    matmul = max(matmul_flops(plan) / (hardware.matmul.value * rate), moved / bandwidth)
+    weights = facts.matrix_params / tp * plan.tokens.patches * plan.settings.size_of_weight(e)
+    moved = weights + 2 * tokens * (facts.hidden * 4 + facts.ffn / tp) * e
+    matmul = max(
+        matmul_flops(plan) / (hardware.matmul.value * rate * products(plan, hardware).value), moved / bandwidth
+    )
     other = hardware.passes.value * other_bytes(plan) / bandwidth
     work = attention + matmul + other
     return BlockSeconds(

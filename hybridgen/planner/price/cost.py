@@ -22,9 +22,13 @@ from hybridgen.planner.hardware.topology import Span, exchange_seconds, farthest
 from hybridgen.planner.price import compute
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.kinds import kinds
+from hybridgen.planner.price.settings import computed
 from hybridgen.planner.price.vae import Tail
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
+
+WHOLE = ("text", "steps")
+"""Items that steps without computing have as well."""
 
 
 class Item(NamedTuple):
@@ -115,7 +119,15 @@ def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
         where = span(plan.layout, message.axis, places)
         far = message.count * sent_over(slowest, hardware, message.collective, message.size, where)
         items.append(_exchange(plan, hardware, message, where)._replace(far=round(far)))
-    return [item for item in _joined(items) if item.seconds or item.size]
+    share = computed(plan).value
+    return [_part(item, share) for item in _joined(items) if item.seconds or item.size]
+
+
+def _part(item: Item, share: float) -> Item:
+    """An item of the clip where only a share of the steps is computed; text and the scheduler's steps stay whole."""
+    if share == 1 or item.name in WHOLE:
+        return item
+    return item._replace(seconds=item.seconds * share, size=round(item.size * share), far=round(item.far * share))
 
 
 def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:

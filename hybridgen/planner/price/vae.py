@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from hybridgen.plan.autoencoder import Half
 from hybridgen.plan.plan import FP32, ITEMSIZE, Plan
+from hybridgen.plan.settings import Settings
 from hybridgen.planner.hardware.constants import Hardware, Link
 from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, link, span
@@ -42,7 +43,7 @@ def encoder_flops(plan: Plan) -> float:
 
 def _alone(plan: Plan) -> Plan:
     """The plan reduced to what the VAE's work depends on, so that equal work is computed once."""
-    return replace(plan, degrees=Degrees(), dtype="float32", vae_dtype="float32", attention="auto")
+    return replace(plan, degrees=Degrees(), dtype="float32", vae_dtype="float32", settings=Settings())
 
 
 def _half(plan: Plan, side: Side) -> tuple[Half, int]:
