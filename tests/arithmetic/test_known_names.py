@@ -36,7 +36,7 @@ def test_machines_are_listed_with_their_constants(capsys: pytest.CaptureFixture[
     assert call(["hardware", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert [*rows] == [*MACHINES] and rows["gb200-nvl72"]["default"]
-    assert rows["a100-40gb"]["constants"]["memory"] ["value"] == 40e9
+    assert rows["a100-40gb"]["constants"]["memory"]["value"] == 40e9
     assert call(["hardware", "h100-sxm5"]) == 2
     assert "  try:  hybridgen hardware h100\n" in capsys.readouterr().err
     assert call(["hardware", "l20"]) == 0
