@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from hybridgen.distributed import processes, rendezvous, watch
@@ -166,6 +167,21 @@ def test_a_local_run_listens_on_the_loopback_interface_alone() -> None:
 
     found = run_ranks(2, listening, kept=False)
     assert found[0] and {address for rank in found for address in rank} == {"127.0.0.1"}
+
+
+def test_all_groups_of_a_rank_share_one_thread_of_gloo() -> None:
+    def loops(_: RankContext) -> int:
+        for _group in range(3):
+            dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
+        return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")].count("gloo_tcp_loop\n")
+
+    assert run_ranks(2, loops, kept=False) == [1, 1]
+
+
+def test_gloo_takes_the_interface_that_the_user_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    with pytest.raises(RunFailed, match="nowhere0"):
+        run_ranks(2, lambda _: None, kept=False)
 
 
 def test_small_values_between_ranks_are_no_pickles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hybridgen.cli.main import main
 from hybridgen.engine import imports
+from tests.support import huge_pages
 
 assert imports  # a fresh process would take seconds for it
 
@@ -55,6 +56,7 @@ def start(folder: Path, *words: str) -> Command:
     outputs = [folder / f".{name}-{os.getpid()}" for name in ("stdout", "stderr")]
     for path in outputs:
         path.touch()
+    huge_pages.fold()
     pid = os.fork()
     if pid == 0:
         _become(folder, list(words), outputs)

@@ -25,6 +25,7 @@ from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.distributed.status import Cause, Status, cause_of
 from hybridgen.errors import RunFailed
+from tests.support import huge_pages
 
 FORK = multiprocessing.get_context("fork")
 KEPT = 8
@@ -55,6 +56,7 @@ def run_ranks(
         return result
 
     if _forks or not kept or world > KEPT:
+        huge_pages.fold()
         return run_local(world, main, deadline=deadline)
     return _pool.run(world, main, deadline)
 
