@@ -83,8 +83,10 @@ class RunScreen(api.Screen):
             lines += text.paragraph("", words, 8)
         text.say(*lines, *(line for why in candidate.why for line in text.paragraph("", why, 8)), "")
 
-    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
+    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning, found: list[str]) -> None:
         """Show the plan of a dry run, or of a request without a prompt before it is refused."""
+        if not self.options.quiet:
+            _warn(found)
         if not self.options.dry_run:
             text.say(*self._drawn(plan))
         elif self.options.engine is Engine.xfuser:
@@ -92,7 +94,6 @@ class RunScreen(api.Screen):
 
             made = xdit.export(recipe, plan)
             text.answer(*draw.head(plan), "", made.text.rstrip())
-            _warn(made.warnings)
         else:
             text.answer(*draw.whole(plan), *describe_inputs(inputs, plan.clip.encoded_frames), *_missing(recipe, plan))
 

@@ -39,8 +39,8 @@ class Screen:
     def chosen(self, choice: Choice) -> None:
         """Show the degrees that the planner has chosen."""
 
-    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
-        """Show the plan of a request that is not run: a dry run, or one without a prompt."""
+    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning, found: list[str]) -> None:
+        """Show the plan of a request that is not run, with its warnings: a dry run, or one without a prompt."""
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
         """Show the job that is about to start, with its warnings; the recipe has nothing left open."""
@@ -66,13 +66,15 @@ def run(
     plan = resolve(recipe, options.gpus, inputs.video_frames)
     if options.dry_run and options.engine is Engine.native:
         look(recipe, plan, options.outputs, inputs)
+    engine = _engine(options.engine)
     if options.dry_run or not has_prompt(recipe.request):
-        screen.planned(recipe, plan, inputs)
+        device = "cpu" if recipe.runtime.device == "cpu" else None  # a GPU's name is asked for by torch
+        screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device))
     if options.dry_run:
         return None
-    recipe, engine = with_seed(recipe), _engine(options.engine)
+    recipe = with_seed(recipe)
     job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
-    screen.ready(recipe, job, _warnings(recipe, job, engine))
+    screen.ready(recipe, job, _warnings(recipe, plan, engine, job.device))
     report = engine.launch(job, start_method, limits)
     if options.report is not None and environment.is_reporter():
         _write_report(options.report, report)
@@ -152,19 +154,27 @@ def _engine(name: Engine) -> _Runner:
         from hybridgen.interop import xdit, xfuser
 
         return _Runner(xfuser.make_job, xfuser.launch, xdit.warnings)
+    return _Runner(make_job, _launch, lambda recipe, plan: ())
+
+
+def _launch(job: Job, start_method: str | None, limits: Limits) -> Report:
+    """Run a job on ranks. What only they need is imported here, because a dry run has none."""
     from hybridgen.engine import launch
 
-    return _Runner(make_job, launch.launch, lambda recipe, plan: ())
+    return launch.launch(job, start_method, limits)
 
 
-def _warnings(recipe: Recipe, job: Job, engine: _Runner) -> list[str]:
-    """Warnings before the job starts: other hardware than the recipe's, crowded cores, the engine's own."""
-    world = job.plan.world_size
+def _warnings(recipe: Recipe, plan: Plan, engine: _Runner, device: str | None) -> list[str]:
+    """Warnings before a job starts: other hardware than the recipe's, crowded cores, the engine's own.
+
+    device: None where it is not known, because nothing starts; what a machine must be asked for is left out.
+    """
+    world = plan.world_size
     found = [
-        mismatch(recipe, device_name(job.device), world),
-        crowded(world) if job.device == "cpu" else None,
-        *remarks(recipe, job.plan),
-        *engine.warnings(recipe, job.plan),
+        mismatch(recipe, device_name(device), world) if device is not None else None,
+        crowded(world) if device == "cpu" else None,
+        *remarks(recipe, plan),
+        *engine.warnings(recipe, plan),
     ]
     return [warning for warning in found if warning]
 

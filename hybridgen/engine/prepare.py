@@ -100,7 +100,7 @@ def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> 
     """
     request, facts, legal = recipe.request, plan.facts, endings(plan.clip.frames)
     video = outputs.video or default_name(request.prompt or "", request.seed or 0, legal[0])
-    catalogue.look_at(facts)
+    catalogue.look_at(facts, plan.clip.steps)
     if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
         check_outputs(outputs, video, legal, inputs.files)
         if facts.guarded:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+import struct
 import subprocess
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -27,8 +29,18 @@ SHORT = 256
 """Frames of a video that is decoded from its start."""
 LONGEST = 1e6
 """Seconds of the longest end of a video that is decoded."""
+STRICT = ("-xerror", "-err_detect", "crccheck+bitstream+buffer+careful+explode")
+"""Words of ffmpeg that end decoding at damage, which it would paint over."""
+HDR = {"smpte2084": "PQ", "arib-std-b67": "HLG"}
+"""Transfer curves of HDR, as ffmpeg names them."""
+PAGE = 2**17
+"""Bytes in which the last page of an Ogg file begins."""
 PIXELS = 2**26
 """The most pixels of a frame."""
+
+
+class Damaged(ValueError):
+    """A video of which a frame cannot be decoded."""
 
 
 class Length(NamedTuple):
@@ -39,18 +51,22 @@ class Length(NamedTuple):
 
 
 def length_of(path: Path) -> Length:
-    """Count the frames of a video without decoding. Raises ValueError: no video, or no end of it in time."""
+    """Count the frames of a video without decoding. Raises ValueError: no video, no end of it in time, cut off, HDR."""
     words = ["-map", "0:V:0", "-c", "copy", "-frames:v", str(COUNTED), "-f", "null", "-progress", "pipe:1", "-nostats"]
     try:
-        done = subprocess.run(_command(path, [], [*words, "-"]), check=False, capture_output=True, timeout=SECONDS)
+        command = _command(path, [], [*words, "-"], level="level+info")
+        done = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise ValueError(f"cannot be read to its end within {SECONDS:g} s") from None
-    said = done.stdout.decode(errors="replace")
+    said, told = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     frames, micros = re.findall(r"^frame=(\d+)$", said, re.M), re.findall(r"^out_time_us=(\d+)$", said, re.M)
     if done.returncode or not frames or not int(frames[-1]):
         raise ValueError("cannot be read as a video")
-    if re.search(rb"partial file|ended prematurely", done.stderr):
+    if _is_cut_off(path) or re.search(r"^(\[.* @ .*\] )?\[error\] .*(partial file|ended prematurely)", told, re.M):
         raise ValueError("is cut off: its end is missing")
+    for name, curve in HDR.items():
+        if re.search(rf"^\[info\] +Stream #0:\d.*: Video: .*\b{name}\b", told, re.M):
+            raise ValueError(f"is HDR ({curve}), which would be read with wrong colours; convert it to SDR first")
     return Length(int(frames[-1]), int(micros[-1]) / 1e6 if micros else 0.0)
 
 
@@ -60,10 +76,14 @@ def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
     Of a long video only the end is decoded. Raises ValueError as length_of() does, and where nothing can be decoded.
     """
     length = length_of(path)
+    # At the start of a window a decoder may lack what came before: errors there only lead to the whole video.
     if length.frames > max(SHORT, 2 * keep) and length.seconds:
         window = 1.0 + 2 * keep * length.seconds / length.frames
         while window < length.seconds or (length.frames == COUNTED and window < LONGEST):
-            frames = deque(frames_of(path, ["-sseof", f"-{window:.3f}"]), maxlen=keep)
+            try:
+                frames = deque(frames_of(path, ["-sseof", f"-{window:.3f}"]), maxlen=keep)
+            except Damaged:
+                break
             if len(frames) == keep:
                 return list(frames), length.frames
             window *= 4
@@ -77,22 +97,31 @@ def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
 
 
 def frames_of(path: Path, seek: Sequence[str] = ()) -> Iterator[Frame]:
-    """The frames of a video one by one, as stored, whatever their times. Raises ValueError where they take too long."""
+    """The frames of a video one by one, as stored, whatever their times.
+
+    Raises ValueError where they take too long, and Damaged at the end where one cannot be decoded.
+    """
     output = ["-map", "0:V:0", "-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
-    process = subprocess.Popen(_command(path, seek, output), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    timer = threading.Timer(SECONDS, process.kill)
-    timer.start()
-    try:
-        assert process.stdout is not None
-        while (frame := _next(process.stdout)) is not None:
-            yield frame
-        late = process.wait() == -signal.SIGKILL
-    finally:
-        timer.cancel()
-        process.kill()
-        process.communicate()
-    if late:
-        raise ValueError(f"takes more than {SECONDS:g} s to decode")
+    with TemporaryFile() as told:
+        process = subprocess.Popen(_command(path, [*STRICT, *seek], output), stdout=subprocess.PIPE, stderr=told)
+        timer = threading.Timer(SECONDS, process.kill)
+        timer.start()
+        count = 0
+        try:
+            assert process.stdout is not None
+            while (frame := _next(process.stdout)) is not None:
+                count += 1
+                yield frame
+            code = process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
+            process.communicate()
+        if code == -signal.SIGKILL:
+            raise ValueError(f"takes more than {SECONDS:g} s to decode")
+        if code or told.tell():
+            where = f"at frame {count + 1} or soon after it" if code else "in some of its frames"
+            raise Damaged(f"is damaged {where}")
 
 
 def read_frames(path: Path) -> Frame:
@@ -100,10 +129,35 @@ def read_frames(path: Path) -> Frame:
     return np.stack(list(frames_of(path)))
 
 
-def _command(path: Path, seek: Sequence[str], output: Sequence[str]) -> list[str]:
+def _is_cut_off(path: Path) -> bool:
+    """Whether an AVI file is shorter than it says, or an Ogg file has no last page; ffmpeg does not look at either."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(12)
+        if start[:4] == b"RIFF":
+            (length,) = struct.unpack("<I", start[4:8])
+            return 0 < length < 2**32 - 1 and size < length + 8  # a stream does not know its length
+        if start[:4] == b"OggS":
+            file.seek(max(size - PAGE, 0))
+            page = b"OggS" + file.read().rpartition(b"OggS")[2]
+            parts = page[27 : 27 + page[26]] if len(page) > 27 else b""
+            return not parts or not page[5] & 4 or len(page) < 27 + len(parts) + sum(parts)
+    return False
+
+
+def _command(path: Path, seek: Sequence[str], output: Sequence[str], level: str = "error") -> list[str]:
     import imageio_ffmpeg
 
-    quiet = ["-nostdin", "-loglevel", "error", "-format_whitelist", FORMATS, "-protocol_whitelist", "file,pipe"]
+    quiet = [
+        "-nostdin",
+        "-hide_banner",
+        "-loglevel",
+        level,
+        "-format_whitelist",
+        FORMATS,
+        "-protocol_whitelist",
+        "file,pipe",
+    ]
     # Absolute, since ffmpeg would read "a:b.mp4" as a protocol.
     return [imageio_ffmpeg.get_ffmpeg_exe(), *quiet, *seek, "-i", f"file:{path.absolute()}", *output]
 

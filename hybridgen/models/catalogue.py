@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError, did_you_mean
+from hybridgen.models import schedulers
 from hybridgen.models.checkpoint import diffusers_names, from_folder
+from hybridgen.models.files import Folder
 from hybridgen.models.headers import Missing
 from hybridgen.models.registry import KINDS, MODELS
 from hybridgen.models.tiny import cache
@@ -62,15 +64,19 @@ def find(name: str | None, revision: str | None = None) -> ModelFacts:
     raise _unknown(name)
 
 
-def look_at(facts: ModelFacts) -> None:
-    """Look at what is in the hub's cache of a model with a hub id; a folder was looked at when its facts were read.
+def look_at(facts: ModelFacts, steps: int) -> None:
+    """Look at what is on this machine of a model that is to take so many steps.
 
-    Raises RequestError for what is wrong with it, but not for files that are still to be fetched.
+    A folder was looked at when its facts were read, so that its scheduler alone is left. Raises RequestError for what
+    is wrong, but not for files that are still to be fetched.
     """
-    if Path(facts.source).is_absolute() or (cached := _cached_snapshot(facts.source, facts.revision)) is None:
+    folder = Path(facts.source) if Path(facts.source).is_absolute() else _cached_snapshot(facts.source, facts.revision)
+    if folder is None:
         return
     try:
-        from_folder(cached)
+        if not Path(facts.source).is_absolute():
+            from_folder(folder)
+        schedulers.check_steps(Folder(folder), steps)
     except RequestError as error:
         if not isinstance(error.__cause__, Missing):
             raise

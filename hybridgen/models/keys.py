@@ -100,7 +100,11 @@ def listed(one: Key, least: int, most: int, default: Any = REQUIRED, null: bool 
     return replace(one, length=(least, most), default=default, may_be_null=null)
 
 
-Table = Mapping[str, "Key | Mapping[str, Key]"]
+class Maybe(dict[str, Key]):
+    """The keys of an object that may be absent, or null."""
+
+
+Table = Mapping[str, "Key | Table"]
 """The keys of a file by name; a table stands for an object with keys of its own."""
 
 
@@ -122,6 +126,8 @@ def checked(content: Mapping[str, Any], table: Table, file: str, path: Path, pla
             elif name not in found or not key.fits(value):
                 said = "is missing" if name not in found else f"is {_shown(value)}"
                 raise RequestError("unreadable-model", "model", path, f"{file}: {place}{name} {said}, not {key}")
+        elif value is None and isinstance(key, Maybe):
+            continue
         elif isinstance(value, dict):
             found[name] = checked(value, key, file, path, f"{place}{name}.")
         else:

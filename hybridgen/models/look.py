@@ -9,6 +9,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from hybridgen.errors import RequestError
 from hybridgen.models import headers, schedulers
 from hybridgen.models.family import Family
-from hybridgen.models.files import STEM, Config, Folder
+from hybridgen.models.files import LARGEST_JSON, STEM, Config, Folder
 from hybridgen.models.headers import Stored, Unreadable
 from hybridgen.models.keys import checked
 from hybridgen.models.parts import Part
@@ -41,8 +42,8 @@ MARKS = ("quantization_config", "quantization", "quant_method", "quant_config", 
 """Keys of a configuration that tell of quantised weights."""
 MARK_FILES = ("hf_quant_config.json", "quantization_config.json", "quant_config.json", "quantize_config.json")
 """Files that tell of them."""
-LARGEST_VOCABULARY = 200_000_000
-"""Bytes of a tokenizer's file; those of large vocabularies have 20,000,000."""
+VOCABULARIES = ("tokenizer.json", "vocab.json")
+"""Files whose content tokenizers.py looks at."""
 SMALL = (".json", ".jinja", ".model", ".txt")
 """Endings of the files beside the weights that loaders read."""
 UNUSED = {"safety_checker", "sound_tokenizer"}
@@ -89,7 +90,7 @@ def _components(folder: Folder, family: Family, index: Config) -> dict[str, Part
             classes = ", ".join(cls for part in known[name] for cls in part.classes)
             problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and not one of: {classes}"
             raise folder.refused(problem, rule="unsupported-pipeline")
-        found[name] = part
+        found[name] = replace(part, classes=(kind,))
     for name in family.needed:
         if name not in found:
             raise folder.refused(f"model_index.json names no {name}")
@@ -121,6 +122,8 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
         config = {**config, part.nested: config}
     config = checked(config, part.keys, file, folder.path)
     _check_files(folder, name, part, config)
+    if part.look is not None:
+        part.look(folder, name, config, part.classes[0])
     if not part.weighted:
         return
     if config.get("_class_name", part.classes[0]) not in part.classes:
@@ -139,7 +142,7 @@ def _check_files(folder: Folder, component: str, part: Part, config: Config) -> 
     for path in files:
         try:
             size, changed = headers.check_fetched(path), path.stat().st_mtime_ns
-            if path.suffix == ".json" and not is_json(path, size, changed):
+            if path.suffix == ".json" and path.name not in VOCABULARIES and not is_json(path, size, changed):
                 raise Unreadable("is not JSON")
             if path.suffix == ".jinja":
                 path.read_text(encoding="utf-8")
@@ -155,7 +158,7 @@ def _check_files(folder: Folder, component: str, part: Part, config: Config) -> 
 def is_json(path: Path, size: int, changed: int) -> bool:
     """Whether a file holds a JSON object or list; the same size and time of change mean the same file."""
     try:
-        return size <= LARGEST_VOCABULARY and isinstance(json.loads(path.read_bytes()), dict | list)
+        return size <= LARGEST_JSON and isinstance(json.loads(path.read_bytes()), dict | list)
     except (ValueError, RecursionError, MemoryError):
         return False
 

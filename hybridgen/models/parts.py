@@ -6,11 +6,12 @@ Components of transformers stand here, because families share them; those of dif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybridgen.models.keys import Key, Table, listed, number, only, switch, text, whole
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import Key, Maybe, Table, absent, listed, number, only, switch, text, whole
 from hybridgen.models.shapes import Tensors
 
 
@@ -36,6 +37,8 @@ class Part:
     """The key under which newer configurations have what older ones have beside it."""
     also: tuple[str, ...] = ()
     """How the names of tensors begin that may be there and are not read."""
+    look: Callable[[Folder, str, Config, str], None] | None = None
+    """A look at further files, with the component's name, its configuration and its class."""
 
 
 WIDTH = whole(1, 2**17)
@@ -44,13 +47,35 @@ HEADS = whole(1, 1024)
 VOCABULARY = whole(1, 2**24)
 EPSILON = number(0, 1, 1e-6)
 TOKEN_ID = whole(-(2**31), 2**31, None, null=True)
-TOKEN = Key(str, default=None, may_be_null=True, may_be_object=True)
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "gelu_pytorch_tanh")
 
-DTYPES = {"dtype": text(), "torch_dtype": text()}
+DTYPE = only("float32", "float16", "bfloat16", "float64", default=None, null=True)
+COMMON: Mapping[str, Key] = {
+    "dtype": DTYPE,
+    "torch_dtype": DTYPE,
+    "return_dict": only(True, default=True),
+    "output_hidden_states": switch(False, null=True),
+    "output_attentions": switch(False, null=True),
+    "chunk_size_feed_forward": whole(0, 2**31, 0),
+    "is_encoder_decoder": switch(False),
+    "is_decoder": switch(False),
+    "attn_implementation": only("eager", "sdpa", default=None, null=True),
+    "_attn_implementation": only("eager", "sdpa", default=None, null=True),
+    "architectures": listed(Key(str), 0, 100, None, null=True),
+    "transformers_version": text(),
+    "num_labels": whole(0, 2**20, 2, null=True),
+    "id2label": Key(str, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
+    "label2id": Key(int, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
+    **dict.fromkeys(("problem_type", "attribute_map", "sub_configs", "experts_implementation"), absent()),
+    "attention_dropout": number(0, 1, 0.0, null=True),
+    "use_cache": switch(True),
+    "initializer_range": number(0, 1e6, 0.02),
+    "initializer_factor": number(0, 1e6, 1.0),
+}
+"""Keys of every configuration of transformers."""
 
 T5_KEYS: Table = {
-    **DTYPES,
+    **COMMON,
     "d_model": WIDTH,
     "d_kv": WIDTH,
     "d_ff": WIDTH,
@@ -62,10 +87,8 @@ T5_KEYS: Table = {
     "layer_norm_epsilon": EPSILON,
     "dropout_rate": number(0, 1, 0.1),
     "feed_forward_proj": only("relu", "gated-gelu", "gated-relu", "gated-silu", "gelu", default="relu"),
-    "initializer_factor": number(0, 1e6, 1.0),
     "num_decoder_layers": whole(0, 512, None, null=True),
     "classifier_dropout": number(0, 1, 0.0),
-    "use_cache": switch(True),
     "tie_word_embeddings": switch(True),
     "dense_act_fn": only(*ACTIVATIONS, default=None, null=True),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"), TOKEN_ID),
@@ -105,7 +128,22 @@ def t5(name: str) -> Part:
 UMT5 = t5("UMT5EncoderModel")
 T5 = t5("T5EncoderModel")
 
-QWEN_TEXT: Mapping[str, Key] = {
+
+def rope(*kinds: str) -> Maybe:
+    """How rotary positions are made; what classes make of these kinds is the same."""
+    kind = only(*kinds, default=None, null=True)
+    sections = listed(whole(0, 4096), 3, 3, None, null=True)
+    return Maybe(rope_type=kind, type=kind, rope_theta=number(1, 1e12, None, null=True), mrope_section=sections)
+
+
+QWEN_TEXT: Table = {
+    "initializer_range": number(0, 1e6, 0.02),
+    "attention_dropout": number(0, 1, 0.0, null=True),
+    "use_cache": switch(True),
+    "max_window_layers": whole(0, 2**24, None, null=True),
+    "layer_types": listed(only("full_attention"), 1, 512, None, null=True),
+    "rope_parameters": rope("default", "mrope"),
+    "rope_scaling": rope("default", "mrope"),
     "hidden_size": WIDTH,
     "intermediate_size": WIDTH,
     "num_hidden_layers": LAYERS,
@@ -119,7 +157,10 @@ QWEN_TEXT: Mapping[str, Key] = {
     "sliding_window": whole(1, 2**24, None, null=True),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), TOKEN_ID),
 }
-QWEN_VISION: Mapping[str, Key] = {
+QWEN_VISION: Table = {
+    "initializer_range": number(0, 1e6, 0.02),
+    "tokens_per_second": whole(1, 2**16, 4),
+    "rope_parameters": rope("default", "axial"),
     "depth": whole(1, 512, 32),
     "hidden_size": whole(1, 2**17, 3584),
     "intermediate_size": whole(1, 2**17, 3420),
@@ -183,94 +224,16 @@ QWEN = Part(
     "transformers",
     ("Qwen2_5_VLForConditionalGeneration",),
     keys={
-        **DTYPES,
+        **COMMON,
         "model_type": only("qwen2_5_vl", default="qwen2_5_vl"),
         "tie_word_embeddings": switch(False),
         **dict.fromkeys((f"{name}_token_id" for name in ("image", "video", "vision_start", "vision_end")), TOKEN_ID),
+        "rope_parameters": rope("default", "mrope"),
+        "rope_scaling": rope("default", "mrope"),
         "text_config": QWEN_TEXT,
         "vision_config": QWEN_VISION,
     },
     shapes=qwen_shapes,
     renamed={"model.language_model.": "model.", "model.visual.": "visual."},
     nested="text_config",
-)
-
-
-def clip_shapes(config: Mapping[str, Any]) -> Tensors:
-    """Tensors of a CLIP vision tower."""
-    found, d, ff = Tensors(), config["hidden_size"], config["intermediate_size"]
-    found["embeddings.class_embedding"] = (d,)
-    found.linear("embeddings.patch_embedding", d, config["num_channels"], *2 * [config["patch_size"]], bias=False)
-    found["embeddings.position_embedding.weight"] = ((config["image_size"] // config["patch_size"]) ** 2 + 1, d)
-    for norm in ("pre_layrnorm", "post_layernorm"):
-        found.norm(norm, d, bias=True)
-    for layer in range(config["num_hidden_layers"]):
-        block = f"encoder.layers.{layer}"
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            found.linear(f"{block}.self_attn.{name}", d, d)
-        found.linear(f"{block}.mlp.fc1", ff, d)
-        found.linear(f"{block}.mlp.fc2", d, ff)
-        for norm in ("layer_norm1", "layer_norm2"):
-            found.norm(f"{block}.{norm}", d, bias=True)
-    return found
-
-
-CLIP = Part(
-    "transformers",
-    ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
-    keys={
-        **DTYPES,
-        "hidden_size": WIDTH,
-        "intermediate_size": WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "image_size": whole(1, 4096),
-        "patch_size": whole(1, 1024),
-        "num_channels": whole(1, 64, 3),
-        "projection_dim": whole(1, 2**17, 512),
-        "layer_norm_eps": number(0, 1, 1e-5),
-        "hidden_act": only(*ACTIVATIONS, default="quick_gelu"),
-        "model_type": only("clip_vision_model", "clip", default="clip_vision_model"),
-    },
-    shapes=clip_shapes,
-    also=("visual_projection.",),
-    renamed={"vision_model.": ""},
-)
-CLIP_PICTURES = Part(
-    "transformers",
-    ("CLIPImageProcessor", "CLIPImageProcessorFast", "CLIPImageProcessorPil"),
-    config="preprocessor_config.json",
-    keys={
-        "do_resize": switch(True, null=True),
-        "do_rescale": switch(True, null=True),
-        "do_normalize": switch(True, null=True),
-        "do_center_crop": switch(True, null=True),
-        "rescale_factor": number(0, 1e6, 1 / 255, null=True),
-        "image_mean": listed(number(-1e6, 1e6), 3, 3, None, null=True),
-        "image_std": listed(number(1e-6, 1e6), 3, 3, None, null=True),
-    },
-    weighted=False,
-)
-
-
-TOKENIZER_KEYS: Table = {
-    **dict.fromkeys((f"{name}_token" for name in ("pad", "eos", "bos", "unk", "sep", "cls", "mask")), TOKEN),
-    "additional_special_tokens": replace(TOKEN, length=(0, 100_000)),
-    "extra_special_tokens": replace(TOKEN, length=(0, 100_000)),
-    "model_max_length": number(1, 1e31, 1e30, null=True),
-    "tokenizer_class": text(),
-}
-
-
-def tokenizer(*classes: str, files: tuple[tuple[str, ...], ...] = ()) -> Part:
-    """A tokenizer."""
-    shared = ("TokenizersBackend", "PreTrainedTokenizerFast", "AutoTokenizer")
-    files = (("tokenizer.json", "spiece.model", "vocab.json"), *files)
-    names = (*classes, *shared)
-    return Part("transformers", names, "tokenizer_config.json", TOKENIZER_KEYS, weighted=False, files=files)
-
-
-T5_TOKENIZER = tokenizer("T5Tokenizer", "T5TokenizerFast")
-QWEN_TOKENIZER = tokenizer(
-    "Qwen2Tokenizer", "Qwen2TokenizerFast", files=(("chat_template.jinja", "chat_template.json"),)
 )

@@ -5,8 +5,11 @@ Each rank steps its own part of the latents, so a scheduler must act on every nu
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 
 from hybridgen.errors import RequestError
 from hybridgen.models.files import Config, Folder
@@ -105,6 +108,50 @@ def _impossible(config: Config) -> Iterator[tuple[str, str]]:
         yield "has lower_order_final off", "the last step ends without noise, where higher orders are not defined"
     if to_zero and config["solver_type"] == "bh1":
         yield "has solver_type bh1", "the last step ends without noise, where it is not defined"
+
+
+def check_steps(folder: Folder, steps: int) -> None:
+    """Raise RequestError (unsupported-scheduler) where two of so many steps would have one noise level, and make NaN.
+
+    It is so of UniPC's tables whose ends are too close, and of more steps than it was trained with.
+    """
+    if folder.json("model_index.json")["scheduler"][1] != "UniPCMultistepScheduler":
+        return
+    name = "scheduler/scheduler_config.json"
+    config = folder.json(name, UNIPC)
+    for setting, power in (("use_karras_sigmas", 7), ("use_exponential_sigmas", 0)):
+        if config[setting]:
+            low, high = _ends(config)
+            if low <= 0 or not _fall(low, high, steps, power, config["use_flow_sigmas"]):
+                why = f"noise would not fall in each of {steps} steps from {high:g} to {low:g}"
+                raise _refused(folder, f"{name} sets {setting}", why)
+            return
+    if not config["use_flow_sigmas"] and steps >= (most := config["num_train_timesteps"]):
+        raise _refused(folder, f"{name} has {most} num_train_timesteps", f"they are too few for {steps} steps")
+
+
+def _ends(config: Config) -> tuple[float, float]:
+    """The least and the most noise of a table; where none is given, that of training, with betas that go up."""
+    first, last, count = config["beta_start"], config["beta_end"], config["num_train_timesteps"]
+    power = 2 if config["beta_schedule"] == "scaled_linear" else 1
+    spread = (first ** (1 / power), last ** (1 / power))
+    betas = [(spread[0] + (spread[1] - spread[0]) * at / (count - 1)) ** power for at in range(count)]
+    kept = math.prod(1 - beta for beta in betas)
+    low, high = (math.sqrt((1 - part) / part) if part > 0 else math.inf for part in (1 - betas[0], kept))
+    given = config["sigma_min"], config["sigma_max"]
+    if config["trained_betas"] is not None or config["beta_schedule"] == "squaredcos_cap_v2":
+        low, high = 1e-3, 1e3  # of tables that are not made here; only given ends are looked at
+    return low if given[0] is None else given[0], high if given[1] is None else given[1]
+
+
+def _fall(low: float, high: float, steps: int, power: int, flow: bool) -> bool:
+    """Whether the levels from high to low fall in every step, in fp32, even in a power's root, or in logarithms (0)."""
+    there, back = (math.log, math.exp) if power == 0 else (lambda x: x ** (1 / power), lambda x: x**power)
+    start, end = there(min(high, 1e9)), there(low)
+    levels = (back(start + (end - start) * at / max(steps - 1, 1)) for at in range(steps))
+    stored = [struct.pack("<f", level / (level + 1) if flow else level) for level in levels]
+    values = [struct.unpack("<f", one)[0] for one in stored]
+    return all(one > other for one, other in pairwise(values))
 
 
 def shift(folder: Folder) -> float | None:

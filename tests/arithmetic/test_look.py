@@ -344,9 +344,9 @@ def test_components_fit_together(says: str, tmp_path: Path) -> None:
 def test_what_is_in_the_hub_s_cache_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = catalogue.find("wan2.2")
     monkeypatch.setattr(catalogue, "_cached_snapshot", lambda source, revision: tmp_path)
-    catalogue.look_at(facts)  # nothing is there yet
+    catalogue.look_at(facts, 4)  # nothing is there yet
     stored.weights_of(stored.demo(tmp_path), VAE).unlink()
-    catalogue.look_at(facts)
+    catalogue.look_at(facts, 4)
     stored.change_json(tmp_path / "transformer/config.json", num_layers="4")
     with pytest.raises(RequestError, match="num_layers"):
-        catalogue.look_at(facts)
+        catalogue.look_at(facts, 4)

@@ -179,13 +179,61 @@ def test_what_is_no_video_is_refused(name: str, tmp_path: Path) -> None:
         last_frames(path, 5)
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
-def test_a_video_that_is_cut_off_is_refused(name: str, tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (40, 32, 32, 3), dtype=np.uint8)
-    path = encode(tmp_path / name, noise, "-c:v", "libx264", "-movflags", "+faststart")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match="is cut off"):
+NOISE = np.random.default_rng(0).integers(0, 255, (40, 32, 32, 3), dtype=np.uint8)
+ENCODED = {
+    "a.mp4": ["-c:v", "libx264", "-movflags", "+faststart"],
+    "a.mkv": ["-c:v", "libx264"],
+    "a.avi": ["-c:v", "mpeg4"],
+    "b.avi": ["-c:v", "rawvideo"],
+    "a.ogg": ["-c:v", "libtheora"],
+}
+
+
+@pytest.mark.parametrize("part", [0.5, 0.99])
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_video_that_is_cut_off_is_refused(name: str, part: float, tmp_path: Path) -> None:
+    path = encode(tmp_path / name, NOISE, *ENCODED[name])
+    assert last_frames(path, 5)[1] == 40
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    with pytest.raises(ValueError, match="is cut off|is damaged at frame"):
         last_frames(path, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.mp4", ENCODED["a.mp4"]),
+        ("a.avi", ["-c:v", "mpeg4"]),
+        ("a.ts", ["-c:v", "mpeg2video"]),
+        ("a.mkv", ["-c:v", "ffv1"]),
+    ],
+)
+def test_damage_inside_a_video_is_told(name: str, words: list[str], tmp_path: Path) -> None:
+    """Also where the damage is in the end alone that is decoded of a long video."""
+    for frames, start in ((NOISE, 0.5), (np.tile(NOISE, (16, 1, 1, 1)), 0.975)):
+        path = encode(tmp_path / f"{len(frames)}{name}", frames, *words, "-g", "20")
+        assert last_frames(path, 5)[1] == len(frames)
+        content = bytearray(path.read_bytes())
+        at = int(len(content) * start)
+        content[at : at + 3000] = bytes(byte ^ 0x5A for byte in content[at : at + 3000])
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged (at frame [0-9]+ or soon after it|in some of its frames)"):
+            last_frames(path, 5)
+
+
+@pytest.mark.parametrize(
+    ("curve", "says"), [("smpte2084", "is HDR .PQ."), ("arib-std-b67", "is HDR .HLG."), ("bt709", "")]
+)
+def test_hdr_is_not_read_as_sdr(curve: str, says: str, tmp_path: Path) -> None:
+    """The transfer curve of the pictures counts, not what the tags say."""
+    words = ["-vf", f"setparams=color_trc={curve}", "-c:v", "libx264", "-pix_fmt", "yuv420p10le"]
+    tags = ["-metadata", "title=[error] partial file", "-metadata", "comment=Stream #0:0: Video: smpte2084"]
+    path = encode(tmp_path / "a.mp4", NOISE, *words, *tags)
+    if says:
+        with pytest.raises(ValueError, match=says):
+            last_frames(path, 5)
+    else:
+        assert last_frames(path, 5)[1] == 40
 
 
 def test_a_video_whose_end_is_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,11 @@ CASE = Case("cosmos2-v2w", video=7, changes=LAYERS)
 class Seen(api.Screen):
     """Keeps what a run would show."""
 
-    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning) -> None:
-        self.plan, self.inputs = plan, inputs
+    def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning, found: list[str]) -> None:
+        self.plan, self.inputs, self.found = plan, inputs, found
 
     def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
-        self.plan, self.inputs = job.plan, job.inputs
+        self.plan, self.inputs, self.found = job.plan, job.inputs, found
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_a_dry_run_shows_the_plan_that_runs(fields: dict[str, Any], tmp_path: Pa
     out = tmp_path / "clip.mp4"
     assert api.run(RunOptions(out=out, dry_run=True), fields, dry) is None
     assert api.run(RunOptions(out=out), fields, wet) is not None
+    assert dry.found == wet.found
     assert dry.plan == wet.plan and dry.plan.clip.encoded_frames == len(dry.inputs.images) == 5
 
 

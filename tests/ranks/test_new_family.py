@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridgen.models import parts
+from hybridgen.models import parts, tokenizers
 from hybridgen.models.family import Family
 from hybridgen.models.waves import facts, tiny, vae_facts
 
@@ -52,7 +52,7 @@ FAMILY = Family(
     components={
         "transformer": (facts.TRANSFORMER,),
         "transformer_2": (facts.TRANSFORMER,),
-        "tokenizer": (parts.T5_TOKENIZER,),
+        "tokenizer": (tokenizers.T5_TOKENIZER,),
         "text_encoder": (parts.UMT5,),
         "vae": (vae_facts.PART,),
     },

@@ -7,6 +7,7 @@ from hybridgen.models.cosmos.shapes import shapes
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import checked, listed, number, switch, whole
 from hybridgen.models.parts import QWEN_TEXT, T5, Part
+from hybridgen.models.tokenizers import WORDS, check_rows
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: dict[str, Config] = {
@@ -30,6 +31,9 @@ TRAITS: dict[str, Config] = {
 }
 """What each of diffusers' pipeline classes can do, and its defaults, as fields of ModelFacts."""
 TRAITS = {name: {**traits, "guarded": True} for name, traits in TRAITS.items()}
+
+PROMPT = [{"type": "text", "text": WORDS}]
+"""A prompt in the form in which Predict 2.5's pipeline gives it to the chat template."""
 
 NOT_RUN = {
     **dict.fromkeys(
@@ -140,6 +144,7 @@ def model(folder: Folder, index: Config) -> Config:
         text = checked(text.get("text_config") or text, QWEN_TEXT, "text_encoder/config.json", folder.path)
         width = text["num_hidden_layers"] * text["hidden_size"]
         read = config["crossattn_proj_in_channels"]
+        rows = text["vocab_size"]
         folder.check_same(
             {
                 "widths of the text for the blocks": (
@@ -151,6 +156,8 @@ def model(folder: Folder, index: Config) -> Config:
     elif index["_class_name"] == "Cosmos2_5_PredictBasePipeline":
         raise folder.refused("its transformer does not project the text, and Cosmos Predict 2.5 does")
     else:
-        width, read = folder.json("text_encoder/config.json", T5.keys)["d_model"], config["text_embed_dim"]
+        text = folder.json("text_encoder/config.json", T5.keys)
+        width, read, rows = text["d_model"], config["text_embed_dim"], text["vocab_size"]
     folder.check_same({"widths of the text for the transformer and of the text encoder": (read, width)})
+    check_rows(folder, "tokenizer", rows)
     return TRAITS[index["_class_name"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hybridgen.models import parts
+from hybridgen.models import parts, tokenizers
 from hybridgen.models.cosmos import facts, tiny
 from hybridgen.models.cosmos.known import MODELS
 from hybridgen.models.family import Family
@@ -44,13 +44,13 @@ FAMILY = Family(
     autoencoder=autoencoder,
     components={
         "transformer": (facts.TRANSFORMER,),
-        "tokenizer": (parts.T5_TOKENIZER,),
+        "tokenizer": (tokenizers.T5_TOKENIZER,),
         "text_encoder": (parts.T5,),
         "vae": (vae_facts.PART,),
     },
     own={
         "Cosmos2_5_PredictBasePipeline": {
-            "tokenizer": (parts.QWEN_TOKENIZER,),
+            "tokenizer": (tokenizers.QWEN_TOKENIZER(needs=["pad_token"], content=facts.PROMPT),),
             "text_encoder": (parts.QWEN,),
         }
     },

@@ -6,6 +6,7 @@ from hybridgen.models.cosmos3.shapes import UNREAD, shapes
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, whole
 from hybridgen.models.parts import EPSILON, Part
+from hybridgen.models.tokenizers import QWEN_TOKENIZER, WORDS, check_rows
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
 
 TRAITS: Config = {
@@ -83,6 +84,7 @@ TRANSFORMER = Part(
     shapes=shapes,
     also=UNREAD,
 )
+TOKENIZER = QWEN_TOKENIZER(needs=["eos_token", "<|vision_start|>"], content=WORDS)
 INDEX_KEYS: Table = {
     "enable_safety_checker": switch(True),
     "default_use_system_prompt": switch(True),
@@ -119,6 +121,7 @@ def transformer(folder: Folder, index: Config) -> Cosmos3Transformer:
 def model(folder: Folder, index: Config) -> Config:
     """Further facts: TRAITS, and the switches of model_index.json. Raises RequestError (unreadable-model)."""
     config = folder.json("transformer/config.json", TRANSFORMER.keys)
+    check_rows(folder, "text_tokenizer", config["vocab_size"])
     cells = config["latent_patch_size"] ** 2 * config["latent_channel"]
     folder.check_same({"numbers of a token and of its latents": (config["patch_latent_dim"], cells)})
     if config["num_attention_heads"] % config["num_key_value_heads"]:

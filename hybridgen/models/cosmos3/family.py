@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hybridgen.models import parts
 from hybridgen.models.cosmos3 import facts, tiny
 from hybridgen.models.cosmos3.known import MODELS
 from hybridgen.models.family import Family
@@ -31,7 +30,7 @@ FAMILY = Family(
     autoencoder=autoencoder,
     components={
         "transformer": (facts.TRANSFORMER,),
-        "text_tokenizer": (parts.QWEN_TOKENIZER,),
+        "text_tokenizer": (facts.TOKENIZER,),
         "vae": (vae_facts.PART,),
     },
     switches=facts.INDEX_KEYS,

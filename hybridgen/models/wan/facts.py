@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, whole
-from hybridgen.models.parts import CLIP, EPSILON, UMT5, Part
+from hybridgen.models.parts import EPSILON, UMT5, Part
+from hybridgen.models.pictures import CLIP, CLIP_PICTURES, sides_of
+from hybridgen.models.tokenizers import check_rows
 from hybridgen.models.wan import vae_facts
 from hybridgen.models.wan.shapes import shapes
 from hybridgen.plan.facts import RequestDefaults, Sizes, TransformerFacts
@@ -123,6 +125,8 @@ def _check(folder: Folder, index: Config, config: Config, starts: bool) -> None:
     a latent frame has frames.
     """
     latents, stride = config["out_channels"], vae_facts.read(folder).stride_time
+    text = folder.json("text_encoder/config.json", UMT5.keys)
+    check_rows(folder, "tokenizer", text["vocab_size"])
     folder.check_same(
         {
             "channels that the transformer reads, and those of its pipeline,": (
@@ -131,7 +135,7 @@ def _check(folder: Folder, index: Config, config: Config, starts: bool) -> None:
             ),
             "widths of the text for the transformer and of the text encoder": (
                 config["text_dim"],
-                folder.json("text_encoder/config.json", UMT5.keys)["d_model"],
+                text["d_model"],
             ),
         }
     )
@@ -152,8 +156,13 @@ def _image_tokens(folder: Folder, index: Config, config: Config) -> int:
     vision = folder.json("image_encoder/config.json", CLIP.keys)
     tokens: int = (vision["image_size"] // vision["patch_size"]) ** 2 + 1
     positions = config["pos_embed_seq_len"]
+    pictures = folder.json("image_processor/preprocessor_config.json", CLIP_PICTURES.keys)
     folder.check_same(
         {
+            "sides of the image from its processor and for its encoder": (
+                sides_of(pictures),
+                2 * (vision["image_size"],),
+            ),
             "widths of the image for the transformer and of the image encoder": (
                 config["image_dim"],
                 vision["hidden_size"],

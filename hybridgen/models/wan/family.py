@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hybridgen.models import parts
+from hybridgen.models import parts, pictures, tokenizers
 from hybridgen.models.family import Family
 from hybridgen.models.wan import facts, tiny, vae_facts
 from hybridgen.models.wan.known import MODELS
@@ -40,10 +40,10 @@ FAMILY = Family(
     components={
         "transformer": (facts.TRANSFORMER,),
         "transformer_2": (facts.TRANSFORMER,),
-        "tokenizer": (parts.T5_TOKENIZER,),
+        "tokenizer": (tokenizers.T5_TOKENIZER,),
         "text_encoder": (parts.UMT5,),
-        "image_encoder": (parts.CLIP,),
-        "image_processor": (parts.CLIP_PICTURES,),
+        "image_encoder": (pictures.CLIP,),
+        "image_processor": (pictures.CLIP_PICTURES,),
         "vae": (vae_facts.PART,),
     },
     switches=facts.INDEX_KEYS,
