@@ -43,7 +43,7 @@ def models(
     head = ("name", "makes", "takes", "clip", "steps", "parameters", "one GPU needs", "licence", "also")
     numbers, drop = ("steps", "parameters", "one GPU needs"), ("licence", "also", "parameters", "steps")
     text.answer(*text.fitting(head, [_row(row) for row in rows], drop, numbers))
-    text.say("", *text.paragraph("", "any folder in diffusers' layout of these families is taken, too", 0))
+    text.say("", *text.paragraph("", "--model also takes any folder of these families in the layout of diffusers", 0))
 
 
 def about(name: str, facts: ModelFacts) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _write_report(path: Path, report: Report) -> None:
 def _composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
     """The recipe of a run. Raises RequestError, with all faults of the file where it has any that flags do not mend."""
     if options.like is not None and options.recipe is not None:
-        problem = f"takes the place of --recipe {options.recipe}"
+        problem = f"excludes --recipe {options.recipe}: the clip's record is the recipe"
         raise RequestError("clip-record", "like", options.like, problem, tries=[{"recipe": None}, {"like": None}])
     file = options.recipe and library.located(options.recipe)
     below = record.read(options.like, "like").recipe if options.like is not None else None

@@ -215,7 +215,7 @@ def _door(here: JoinedRank, say: Callable[[str], None]) -> socket.socket:
         return socket.create_server((here.address, here.port), backlog=1024)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:  # a service in front of this machine, as some clusters have
-            say(f"warning: {here.address} is no address of this machine: listening on all of them")
+            say(f"warning: {here.address} is not an address of this machine: listening on all addresses")
             return socket.create_server(("0.0.0.0", here.port), backlog=1024)
         problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
         raise RunFailed("launcher", f"MASTER_PORT {here.port} at {here.address} {problem}") from error

@@ -75,7 +75,7 @@ def _checked(rank_name: str, world_name: str, made: JoinedRank) -> JoinedRank:
     """The rank, if there can be such a one. Raises RequestError (launcher)."""
     if made.rank >= made.world:
         problem = f"{rank_name}={made.rank}: ranks of {world_name}={made.world} are 0 to {made.world - 1}"
-        raise RequestError("launcher", "", None, problem if made.world else f"{world_name}=0: is no number of ranks")
+        raise RequestError("launcher", "", None, problem if made.world else f"{world_name}=0: is not a number of ranks")
     if not 0 < made.port < 2**16:
         raise RequestError("launcher", "", None, f"MASTER_PORT={made.port}: ports are 1 to 65535")
     return made

@@ -60,7 +60,7 @@ def read_kept(name: str) -> Kept:
         start, end = tensor["data_offsets"]
         shape = tuple(int(size) for size in tensor["shape"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _refused(name, "is no file of final latents that hybridgen has kept, or is damaged") from error
+        raise _refused(name, "is not a file of final latents that hybridgen has kept, or it is damaged") from error
     if tensor["dtype"] != "F32" or len(shape) != 5 or shape[0] != 1 or start != 0 or end != FP32 * _product(shape):
         raise _refused(name, f"holds latents of {tensor['dtype']}, {shape}, and not one clip in fp32")
     _check_types(name, request)

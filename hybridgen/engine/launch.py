@@ -162,7 +162,7 @@ def _agree(job: Job, here: JoinedRank, store: Any) -> Job:
         raise RunFailed("launcher", f"the job in the store is not signed with this rank's {environment.SECRET}")
     agreed = unpacked(sent[size:], like=job)
     if not isinstance(agreed, Job):
-        raise RunFailed("launcher", "what is in the store is no job")
+        raise RunFailed("launcher", "the store holds something else than a job")
     return agreed
 
 

@@ -83,7 +83,7 @@ def choose(recipe: Recipe, gpus: int | None, hardware: str | None = None, video_
     if gpus is None:
         gpus = joined.world if joined else count_gpus() if here == "cuda" else None
     if gpus is None:
-        problem = "needs --gpus: this machine has no GPUs to count, and CPU ranks are as many as you like"
+        problem = "needs --gpus N: torch sees no GPUs to count here, and any number of CPU ranks can be started"
         raise RequestError("gpus", "auto", None, problem, tries=[{"gpus": "2"}])
     check_count("gpus", gpus)
     machine = find(hardware) if hardware else machine_of(device_name(here))
@@ -118,18 +118,18 @@ def check_machine(plan: Plan, device: str) -> None:
     if device == "cuda":
         count = count_gpus()
         if world > count:
-            problem = f"the plan needs {world} GPUs and this machine has {count}"
+            problem = f"this machine has {count}"
             nearest = f"a plan for {count}, or more machines under torchrun or srun"
-            raise RequestError("gpus-present", "", None, problem, nearest, [spread(world, max(count, 1)).torchrun])
+            raise RequestError("gpus-present", "gpus", world, problem, nearest, [spread(world, max(count, 1)).torchrun])
         return
     needed = sum(peak(plan, rank) for rank in range(world))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         problem = (
-            f"this machine has no {'GPU' if world == 1 else f'{world} GPUs'} for the plan, and {plan.facts.name} "
-            f"would need about {needed / 1e9:.0f} GB of its {present / 1e9:.0f} GB on CPUs"
+            f"without GPUs {plan.facts.name} needs about {needed / 1e9:.0f} GB of memory, and this machine has "
+            f"{present / 1e9:.0f} GB"
         )
-        raise RequestError("memory", "", None, problem, "--model demo", [{"dry-run": ""}])
+        raise RequestError("memory", "gpus", world, problem, "--model demo", [{"dry-run": ""}])
 
 
 def _other_world(plan: Plan, world: int) -> RequestError:

@@ -60,7 +60,7 @@ def check_outputs(
             if any(other is not None and path.exists() and path.samefile(other) for other in given):
                 raise RequestError("output-given", name, path, "is a file that the clip starts from", "another name")
     if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
-        problem = "is the file of --out as well"
+        problem = "is also the file of --out"
         raise RequestError("output-twice", "preview", video, problem, "one of them", [{"preview": None}])
 
 

@@ -45,7 +45,7 @@ def check_prompt(recipe: Recipe, plan: Plan) -> None:
     """Raise RequestError (prompt-missing) for a recipe without a prompt. It may be empty where a picture is given."""
     if not has_prompt(recipe.request):
         ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
-        problem = f"is missing; the plan is legal ({ranks}), say what the clip shows"
+        problem = f"is missing: say what the clip shows; the plan itself is legal ({ranks})"
         raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
 
 

@@ -103,7 +103,7 @@ def launch(job: XfuserJob, start_method: str | None = None, limits: Limits = Lim
         made = sorted(Path(folder).glob("*.mp4"))
         if code or len(made) != 1:
             what = f"ended with exit code {code}" if code else f"left {len(made)} videos"
-            raise RunFailed("engine-failed", f"xDiT {what}; its own messages stand above")
+            raise RunFailed("engine-failed", f"xDiT {what}; its own messages are above")
         made[0].replace(video)
     return job.report({"total": time.perf_counter() - started}, [], [], "")
 

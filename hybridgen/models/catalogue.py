@@ -87,7 +87,7 @@ def _unknown(name: str) -> RequestError:
     if _is_path(name):
         return RequestError("unknown-model", "model", name, "there is no such folder", names()[:4])
     if close := diffusers_names(name):
-        problem = "is the layout of the model's own code, and the one for diffusers is needed"
+        problem = "is in the layout of the model's own code; the checkpoint for diffusers is needed"
         return RequestError("unknown-model", "model", name, problem, close)
     if name and _is_folder(name):
         return RequestError(

@@ -135,6 +135,6 @@ def _family(folder: Folder, index: Config) -> Family:
             problem = f"it holds a {pipeline}, which cannot be run: {family.not_run[pipeline]}"
             raise RequestError("unsupported-pipeline", "model", path, problem)
     if pipeline not in BY_PIPELINE:
-        problem = f"it holds a {pipeline}, which is not run; checkpoints that are: {', '.join(BY_PIPELINE)}"
+        problem = f"it holds a {pipeline}, which cannot be run; hybridgen runs {', '.join(BY_PIPELINE)}"
         raise RequestError("unsupported-pipeline", "model", path, problem)
     return BY_PIPELINE[pipeline]

@@ -56,7 +56,7 @@ def read_header(path: Path) -> dict[str, Stored]:
     tensors, end = _parsed(text)
     if size - 8 - length != end:
         what = "is cut off" if size - 8 - length < end else "is too long"
-        raise Unreadable(f"{what}: it has {size} bytes, and its header speaks of {8 + length + end}")
+        raise Unreadable(f"{what}: it has {size} bytes, and its header describes {8 + length + end}")
     return tensors
 
 
@@ -92,7 +92,7 @@ def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:
         raise Unreadable("has a header that is not a JSON object")
     about = content.pop("__metadata__", {})
     if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
-        raise Unreadable("has a header whose __metadata__ is not names and text")
+        raise Unreadable("has a header whose __metadata__ holds other things than text")
     places: list[tuple[int, int]] = []
     tensors = {name: _tensor(name, entry, places) for name, entry in content.items()}
     end = 0

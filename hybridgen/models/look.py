@@ -63,7 +63,7 @@ def look(folder: Folder, family: Family, index: Config) -> None:
     if library is None:
         raise folder.refused("model_index.json names no scheduler")
     if library != "diffusers":
-        problem = f"its scheduler is {ascii(library)[:80]}'s, and only diffusers' are run"
+        problem = f"its scheduler is {ascii(library)[:80]}'s, and only those of diffusers can be run"
         raise folder.refused(problem, rule="unsupported-scheduler")
     schedulers.look(folder, scheduler)
     named = _components(folder, family, index)
@@ -88,7 +88,7 @@ def _components(folder: Folder, family: Family, index: Config) -> dict[str, Part
         part = _part(known[name], library, kind)
         if part is None:
             classes = ", ".join(cls for part in known[name] for cls in part.classes)
-            problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and not one of: {classes}"
+            problem = f"its {name} is a {ascii(library)[1:-1]}.{ascii(kind)[1:-1]}, and it must be one of: {classes}"
             raise folder.refused(problem, rule="unsupported-pipeline")
         found[name] = replace(part, classes=(kind,))
     for name in family.needed:

@@ -77,7 +77,7 @@ REFUSED: dict[str, str] = {
 def look(folder: Folder, kind: str) -> Config:
     """The scheduler's configuration. Raises RequestError: unsupported-scheduler, unreadable-model."""
     if kind not in TABLES:
-        raise _refused(folder, f"it steps with {ascii(kind)[1:-1][:80]}", f"schedulers that are: {', '.join(TABLES)}")
+        raise _refused(folder, f"it steps with {ascii(kind)[1:-1][:80]}", f"hybridgen runs {' and '.join(TABLES)}")
     name = "scheduler/scheduler_config.json"
     config = folder.json(name)
     for setting, why in REFUSED.items():
@@ -162,4 +162,4 @@ def shift(folder: Folder) -> float | None:
 
 
 def _refused(folder: Folder, what: str, why: str) -> RequestError:
-    return folder.refused(f"{what}, which is not run: {why}", rule="unsupported-scheduler")
+    return folder.refused(f"{what}, which cannot be run: {why}", rule="unsupported-scheduler")

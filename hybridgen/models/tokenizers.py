@@ -94,7 +94,7 @@ def _words(path: Path, size: int, changed: int) -> Mapping[str, int]:
     except BaseException as error:  # what tokenizers raises is an Exception, or a panic of its Rust
         raise Unreadable(f"is not a tokenizer ({ascii(str(error))[1:-1][:120]})") from error
     if not isinstance(found, dict) or not all(type(number) is int for number in found.values()):
-        raise Unreadable("is not words with their ids")
+        raise Unreadable("does not hold words with their ids")
     return found
 
 

@@ -227,7 +227,7 @@ def with_heads(facts: ModelFacts, heads: int) -> ModelFacts:
 def check_count(flag: str, value: int) -> None:
     """Raise RequestError (gpus) for a number of GPUs below 1 or above MAX_RANKS."""
     if not 1 <= value <= MAX_RANKS:
-        raise RequestError("gpus", flag, value, f"is not 1 to {MAX_RANKS}", [1 if value < 1 else MAX_RANKS])
+        raise RequestError("gpus", flag, value, f"must be 1 to {MAX_RANKS}", [1 if value < 1 else MAX_RANKS])
 
 
 def published_frames(recipe: Recipe, facts: ModelFacts) -> Recipe:

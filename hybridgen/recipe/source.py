@@ -113,7 +113,7 @@ def _unreadable(file: Path, kind: Kind, error: Exception) -> RequestError:
     if isinstance(error, OSError):
         problem = f"cannot be read: {error.strerror}"
     elif isinstance(error, RecursionError):
-        problem = "is nested too deep, or an alias in it stands for what holds it"
+        problem = "is nested too deeply, or holds itself by an alias"
     elif isinstance(error, UnicodeDecodeError):
         problem = "is not YAML: not text"
     else:  # too long, or characters that YAML does not have
@@ -133,7 +133,7 @@ def _keys(node: Any) -> Iterator[tuple[Keys, Any, bool]]:
     """Path, mark, and whether it is a repetition, of every key and list entry. Raises ValueError for too many."""
     for number, found in enumerate(_below(node, ())):
         if number == MOST_KEYS:
-            raise ValueError(f"more than {MOST_KEYS:,} keys, aliases followed")
+            raise ValueError(f"more than {MOST_KEYS:,} keys with its aliases expanded")
         if len(found[0]) > MOST_LEVELS:
             raise RecursionError
         yield found

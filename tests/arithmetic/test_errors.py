@@ -98,7 +98,11 @@ REFUSED = [
     ("run --model demo -p x --ring 2 --attention sdpa --device cpu", "attention-lse", "log-sum-exp"),
     ("run --model demo -p x --dtype fp8", "dtype", "nearest: bfloat16, float32, float16"),
     ("run --model demo -p x --device tpu", "device", "cuda, cpu"),
-    ("run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 -p x --device cpu", "memory", "no 72 GPUs"),
+    (
+        "run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 -p x --device cpu",
+        "memory",
+        "--gpus 72: without GPUs",
+    ),
     ("run --model demo -p x --ulysses_degree 2", "usage", "xDiT's --ulysses_degree is --ulysses here"),
     ("run --model demo -p x --ulyses 2", "usage", "--ulysses"),
     ("plan", "gpus", "--gpus: is missing"),

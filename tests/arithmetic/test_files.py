@@ -128,7 +128,7 @@ NEEDED = "layers: 40\nheads: 40\nhead_dim: 128\nffn: 13824\n"
         ),
         (NEEDED + "text_stream: own\nparams: 14e9\n", "the matrices of the blocks alone have 23,907,532,800"),
         ("1: 2\n", ":1:1: 1: is not known; keys here: "),
-        ("ffn: &f [*f]\n", "is nested too deep, or an alias in it stands for what holds it"),
+        ("ffn: &f [*f]\n", "is nested too deeply, or holds itself by an alias"),
     ],
 )
 def test_facts_that_cannot_be_are_named(text: str, says: str, tmp_path: Path) -> None:

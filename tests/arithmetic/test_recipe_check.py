@@ -103,7 +103,7 @@ def test_a_fault_is_found_where_it_stands(text: str, says: str, tmp_path: Path) 
         ("", "1:1: recipe-unreadable: holds no keys"),
         ("model: [\n", "2:1: recipe-unreadable: is not YAML"),
         ("notes: " + 2000 * "[", "recipe-unreadable: "),
-        ("notes: &a [*a]\n", "1:1: recipe-unreadable: is nested too deep, or an alias in it stands for what holds it"),
+        ("notes: &a [*a]\n", "1:1: recipe-unreadable: is nested too deeply, or holds itself by an alias"),
         ("notes: \0\n", "1:1: recipe-unreadable: cannot be used: "),
         ("model: demo\n", "1:1: recipe-schema: schema: is missing; this version reads schema 1"),
         ("model: demo\nschema: 2\n", "2:1: recipe-schema: schema 2: is another version; this version reads schema 1"),

@@ -138,7 +138,7 @@ def model(folder: Folder, index: Config) -> Config:
     mask = config["in_channels"] - config["out_channels"]
     if mask != (index["_class_name"] != "Cosmos2TextToImagePipeline"):
         problem = f"its transformer reads {config['in_channels']} channels, and makes {config['out_channels']}"
-        raise folder.refused(f"{problem}, which is not that of a {index['_class_name']}")
+        raise folder.refused(f"{problem}, which does not fit a {index['_class_name']}")
     if config["use_crossattn_projection"]:
         text = folder.json("text_encoder/config.json")
         text = checked(text.get("text_config") or text, QWEN_TEXT, "text_encoder/config.json", folder.path)

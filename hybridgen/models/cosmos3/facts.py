@@ -125,8 +125,8 @@ def model(folder: Folder, index: Config) -> Config:
     cells = config["latent_patch_size"] ** 2 * config["latent_channel"]
     folder.check_same({"numbers of a token and of its latents": (config["patch_latent_dim"], cells)})
     if config["num_attention_heads"] % config["num_key_value_heads"]:
-        heads = f"{config['num_attention_heads']} heads and {config['num_key_value_heads']} of keys"
-        raise folder.refused(f"its transformer has {heads}, which do not divide them")
+        heads, keys = config["num_attention_heads"], config["num_key_value_heads"]
+        raise folder.refused(f"its transformer has {heads} heads, which its {keys} heads of keys do not divide")
     return {
         **TRAITS,
         "native_flow": bool(index.get("use_native_flow_schedule")),
