@@ -24,10 +24,11 @@ from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.ranking import Candidate, kinds
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
+from hybridgen.recipe.check import check
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import words_of
-from hybridgen.recipe.text import dumps, save
+from hybridgen.recipe.text import dumps, portable, save
 
 EXAMPLES = (
     "hybridgen plan --gpus 72 --heads 40\n\n"
@@ -122,7 +123,9 @@ class Page:
         """Write the chosen plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
         if why := self.unloadable:
             raise RequestError("save", "save", path, f"no recipe can run this plan: {why}", tries=[{"save": None}])
-        save(self.as_recipe(self.chosen), path, "save")
+        save(portable(self.as_recipe(self.chosen), Path.cwd()), path, "save")
+        private = [fault for fault in check(path) if fault.rule == "recipe-private"]
+        text.say(*(f"warning: {fault.message}; it runs here, and is not to be shared" for fault in private))
 
     def as_recipe(self, candidate: Candidate) -> Recipe:
         plan = candidate.plan

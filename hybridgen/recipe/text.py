@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -94,6 +94,19 @@ def _inlined(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
     if "items" in found:
         found["items"] = _inlined(found["items"], definitions)
     return found
+
+
+def portable(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with absolute paths of what is in a folder written from there, as a run in it takes them."""
+    names = ("image", "last_image", "video")
+    given = {name: _from(folder, value) for name in names if (value := getattr(recipe.request, name)) is not None}
+    model = recipe.model and _from(folder, recipe.model)
+    return replace(recipe, model=model, request=replace(recipe.request, **given))
+
+
+def _from(folder: Path, name: str) -> str:
+    path = Path(name)
+    return f"./{path.relative_to(folder)}" if path.is_absolute() and path.is_relative_to(folder) else name
 
 
 def save(recipe: Recipe, path: Path, flag: str) -> None:

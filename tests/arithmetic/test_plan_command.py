@@ -281,3 +281,17 @@ def test_what_others_measured_of_the_request_stands_beside_the_prediction(plan: 
         "--gpus 72 --hardware b200",
     ):
         assert "known " not in plan(other)
+
+
+def test_a_saved_recipe_names_no_folder_of_this_machine(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths in the working folder are written from there; of others a warning says what recipes check will."""
+    monkeypatch.chdir(tmp_path)
+    asked = "--gpus 8 --hardware h100 --model wan2.2-i2v"
+    plan(f"{asked} --image {tmp_path / 'in/a.png'} --save r.yaml")
+    assert compose(Path("r.yaml"), [], {}).request.image == "./in/a.png" and check(Path("r.yaml")) == []
+    assert call(["plan", *asked.split(), "--image", "/elsewhere/a.png", "--save", "s.yaml"]) == 0
+    (fault,) = check(Path("s.yaml"))
+    assert f"warning: {fault.message}; it runs here" in capsys.readouterr().err and fault.rule == "recipe-private"
+    assert compose(Path("s.yaml"), [], {}).request.image == "/elsewhere/a.png"
