@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import struct
 import subprocess
 import threading
 from collections import deque
@@ -135,7 +134,7 @@ def _is_cut_off(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(12)
         if start[:4] == b"RIFF":
-            (length,) = struct.unpack("<I", start[4:8])
+            length = int.from_bytes(start[4:8], "little")
             return 0 < length < 2**32 - 1 and size < length + 8  # a stream does not know its length
         if start[:4] == b"OggS":
             file.seek(max(size - PAGE, 0))

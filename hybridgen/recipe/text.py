@@ -99,7 +99,9 @@ def _inlined(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
 def portable(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with absolute paths of what is in a folder written from there, as a run in it takes them."""
     names = ("image", "last_image", "video")
-    given = {name: _from(folder, value) for name in names if (value := getattr(recipe.request, name)) is not None}
+    given: dict[str, Any] = {
+        name: _from(folder, value) for name in names if (value := getattr(recipe.request, name)) is not None
+    }
     model = recipe.model and _from(folder, recipe.model)
     return replace(recipe, model=model, request=replace(recipe.request, **given))
 
