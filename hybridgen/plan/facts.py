@@ -108,6 +108,13 @@ class TransformerFacts(ABC):
         return 2 * d * queries + 2 * d * keys + cross + (3 if self.gated else 2) * d * self.ffn
 
     @property
+    def text_matrix_params(self) -> int:
+        """Parameters of the matrices of one block for K and V of text and images, which cross-attention reads."""
+        d, keys = self.hidden, self.key_heads * self.head_dim
+        text = 2 * (self.text_width or d) * keys if self.cross_attention else 0
+        return text + (2 * d * keys if self.image_dim else 0)
+
+    @property
     def norm_params(self) -> int:
         """Parameters of the norms of queries and keys in one block."""
         queries, keys = self.heads * self.head_dim, self.key_heads * self.head_dim
@@ -119,9 +126,8 @@ class TransformerFacts(ABC):
         d, queries, keys = self.hidden, self.heads * self.head_dim, self.key_heads * self.head_dim
         attentions = 2 if self.cross_attention else 1
         biases = (attentions * (queries + 2 * keys + d) + self.ffn + d) if self.biases else 0
-        text = 2 * (self.text_width or d) * keys if self.cross_attention else 0
-        image = 2 * d * keys + 2 * keys + keys if self.image_dim else 0
-        return self.matrix_params + self.norm_params + biases + text + image
+        image = 2 * keys + keys if self.image_dim else 0
+        return self.matrix_params + self.norm_params + biases + self.text_matrix_params + image
 
     @property
     @abstractmethod

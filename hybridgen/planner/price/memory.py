@@ -54,7 +54,9 @@ def _weights(plan: Plan, params: int, layers: int) -> int:
 
     All others, such as norms and embeddings, are in the plan's dtype.
     """
-    matrices = min(layers * plan.facts.transformer.matrix_params // plan.degrees.tp, params)
+    transformer = plan.facts.transformer
+    block = transformer.matrix_params + transformer.text_matrix_params
+    matrices = min(layers * block // plan.degrees.tp, params)
     size = plan.settings.size_of_weight(plan.itemsize)
     return plan.facts.experts * (round(matrices * size) + (params - matrices) * plan.itemsize)
 
