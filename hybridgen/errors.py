@@ -61,6 +61,8 @@ class RequestError(ValueError):
         self.nearest, self.tries, self.place = nearest, tuple(tries), place
         self.others: tuple[RequestError, ...] = ()
         """Further faults of the same file."""
+        self.helps: tuple[str, ...] = ()
+        """What else would help, a line each, with what it takes."""
 
     @property
     def subject(self) -> str:
@@ -97,7 +99,7 @@ class RequestError(ValueError):
         """The error with some parts replaced, as dataclasses.replace() does."""
         names = ("rule", "flag", "value", "problem", "nearest", "tries", "place")
         found = RequestError(**{name: parts.get(name, getattr(self, name)) for name in names})
-        found.others = self.others
+        found.others, found.helps = self.others, self.helps
         return found
 
     def commands(self, command: Sequence[str] = ()) -> list[str]:
@@ -105,7 +107,7 @@ class RequestError(ValueError):
         return [t if isinstance(t, str) else quoted(changed(list(command), t)) for t in self.tries]
 
     def lines(self, command: Sequence[str] = (), reasons: Mapping[str, str] | None = None) -> list[str]:
-        """What is printed: a first line that says it all, then at most one why: and the try: lines.
+        """What is printed: a first line that says it all, then at most one why:, and the help: and try: lines.
 
         The same for every further fault. `reasons` are the reasons of rules, by id.
         """
@@ -113,6 +115,7 @@ class RequestError(ValueError):
         return [
             f"error[{self.rule}]: {self.message}",
             *([f"  why:  {why}"] if why else []),
+            *(f"  help: {line}" for line in self.helps),
             *(f"  try:  {line}" for line in self.commands(command)),
             *(line for other in self.others for line in other.lines(command, reasons)),
         ]
@@ -129,6 +132,7 @@ class RequestError(ValueError):
             "place": self.place and self.place._asdict(),
             "message": self.message,
             "why": (reasons or {}).get(self.rule),
+            **({"helps": list(self.helps)} if self.helps else {}),
             **({"others": [other.as_data(command, reasons) for other in self.others]} if self.others else {}),
         }
 

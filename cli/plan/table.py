@@ -11,6 +11,7 @@ from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.choose.reasons import used
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders, hosts_of
 from hybridgen.planner.price.cost import cost
@@ -76,11 +77,12 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     for number, c in enumerate(shown, start=1):
         marks = ["recommended"] if number == 1 else ["tie"] if c.tie else []
         marks += [] if c.plan.exact_split else ["approximate"]
+        marks += ["tight"] if c.tight else []
         rows.append(
             [
                 str(number), c.config, *(cells[number - 1] for cells in made.values()),
                 span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
-                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak), ", ".join(marks),
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", used(c), ", ".join(marks),
                 c.why[0] if c.why and number > 1 else "", " ".join(used_axes(c.plan)) or "-",
             ]
         )  # fmt: skip
@@ -169,7 +171,7 @@ def scaling(found: Sequence[Recommendation]) -> list[str]:
         rows.append(
             [
                 str(one.ask.gpus), c.config, span(*c.cost.range), seconds(c.cost.clip), f"{c.speedup:.1f}x",
-                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", gigabytes(c.peak),
+                f"{c.efficiency:.0%}", f"{c.cost.communication:.0%}", used(c),
                 short(3600 / c.cost.clip),
             ]
         )  # fmt: skip

@@ -13,8 +13,9 @@ from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected, rounder
+from hybridgen.planner.choose.remedies import helps
 from hybridgen.planner.choose.search import nearest, search
-from hybridgen.planner.price.memory import held
+from hybridgen.planner.price.memory import held, phase_sizes
 from hybridgen.recipe import legal as candidates
 from hybridgen.recipe.resolve import MAX_RANKS
 from hybridgen.strategies import registry
@@ -26,6 +27,13 @@ RULES = {
     "max-time": "The fastest plan is predicted to take longer than --max-time allows.",
     "no-plan": "A plan's degrees multiply to the number of GPUs, and every strategy's rules hold.",
 }
+WHILE: dict[Phase, str] = {
+    "setup": "while the text is encoded",
+    "condition": "while given frames are encoded",
+    "denoise": "while denoising",
+    "decode": "while decoding",
+}
+"""Phases in words."""
 MORE = (2, 4, 8, 16)
 """Largest multiple of the number of GPUs that is tried when no plan is possible."""
 FEW = 8
@@ -40,6 +48,16 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
         return _no_plan(ask)
     rule = "memory" if all(one.error.rule == "memory" for one in rejected) else "max-time"
     closest = min((one for one in rejected if one.error.rule == rule), key=lambda one: one.excess)
+    error = _limit_error(ask, rule, closest)
+    if rule == "memory":
+        ways = helps(ask, closest.plan)
+        error = error.changed(tries=[*(way.change for way in ways if way.change), *error.tries])
+        error.helps = tuple(way.text for way in ways)
+    return error
+
+
+def _limit_error(ask: Ask, rule: str, closest: Rejected) -> RequestError:
+    """The error of a limit that the closest plan breaks, with the plan for more GPUs that keeps it."""
     found = _with_more(ask)
     if found.candidates:
         return RequestError(rule, "", None, _complaint(ask, closest), [_hint(ask, found)], [_more(ask, found)])
@@ -54,8 +72,19 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
 def _complaint(ask: Ask, closest: Rejected, given: str = "") -> str:
     place, plan = f"{ask.gpus} x {ask.hardware.title}{given}", closest.plan.degrees
     if closest.error.rule == "memory":
-        return f"nothing fits on {place}: the smallest plan, {plan}, {closest.error.complaint}"
+        return (
+            f"nothing fits on {place}: the smallest plan, {plan}, {closest.error.complaint}; {_largest(ask, closest)}"
+        )
     return f"nothing is fast enough on {place}: the fastest plan, {plan}, {closest.error.complaint}"
+
+
+def _largest(ask: Ask, closest: Rejected) -> str:
+    """The component that takes most of what a plan needs: "most of it, 20.1 GB, is vae decoding, while decoding"."""
+    terms = held(closest.plan, ask.hardware)
+    sizes = phase_sizes(terms)
+    phase = max(PHASES, key=lambda phase: sizes[phase])
+    term = max((term for term in terms if phase in term.phases), key=lambda term: term.size)
+    return f"the largest part, {term.size / 1e9:.1f} GB {WHILE[phase]}, is {term.name}"
 
 
 def _hint(ask: Ask, found: Recommendation) -> str:

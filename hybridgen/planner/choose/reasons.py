@@ -95,10 +95,17 @@ def _slowest(candidate: Candidate) -> str:
     return farthest(candidate.hardware, borders(ranks, candidate.hardware), ranks).name
 
 
+def used(candidate: Candidate) -> str:
+    """GB of the fullest rank, and of how many: "63 of 186"; with a digit more where it is tight: "79.9 of 80"."""
+    digits = 1 if candidate.tight or candidate.peak < 9.5e9 else 0
+    amount = math.floor(candidate.peak / 1e9 * 10**digits) / 10**digits if candidate.tight else candidate.peak / 1e9
+    text = f"{amount:.{digits}f}" if amount >= 0.95 else f"{amount:.2f}"
+    return f"{text} of {candidate.memory / 1e9:g}" if math.isfinite(candidate.memory) else text
+
+
 def room(candidate: Candidate) -> str:
     """Memory of the fullest rank beside what a GPU may use: "79.9 of 80 GB"."""
-    used = f"{candidate.peak / 1e9:.1f}"
-    return f"{used} of {candidate.memory / 1e9:g} GB" if math.isfinite(candidate.memory) else f"{used} GB"
+    return f"{used(candidate)} GB"
 
 
 def _gigabytes(size: float) -> str:

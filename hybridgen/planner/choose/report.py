@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,6 +90,8 @@ def candidate_data(candidate: Candidate, aim: Aim = Aim()) -> dict[str, Any]:
         },
         "bytes_per_step": candidate.bytes_per_step,
         "tie": candidate.tie,
+        "memory_limit_gb": round(candidate.memory / 1e9, 3) if math.isfinite(candidate.memory) else None,
+        "tight": candidate.tight,
         "why": list(candidate.why),
     }
 
