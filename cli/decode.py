@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from hybridgen import api
+from hybridgen.api import spine
 from hybridgen.cli import text
 from hybridgen.cli.options import with_flags
 from hybridgen.cli.verb import Verb
@@ -25,6 +25,6 @@ def decode(options: DecodeOptions, fields: dict[str, Any]) -> None:
 
     The path of the video goes to stdout, everything else to stderr. With --vae N it runs on N ranks.
     """
-    report = api.decode(options)
+    report = spine.decode(options)
     if environment.is_reporter():
         text.answer(str(report.output))

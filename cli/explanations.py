@@ -6,8 +6,9 @@ Reasons that say more than the error's own line are in tables RULES next to wher
 from __future__ import annotations
 
 from hybridgen import interop
+from hybridgen.api import many, session
 from hybridgen.distributed import files, processes, watch
-from hybridgen.engine import environment, inputs, kept, machine, outputs, prepare, record
+from hybridgen.engine import environment, inputs, kept, machine, manifest, outputs, prepare, record, tickets
 from hybridgen.models import catalogue, checkpoint, look
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan import kernels, settings
@@ -15,7 +16,7 @@ from hybridgen.planner import facts_file
 from hybridgen.planner.choose import no_plan, objective, recommend
 from hybridgen.planner.hardware import lookup
 from hybridgen.planner.price import settings as prices
-from hybridgen.recipe import check, clip, resolve
+from hybridgen.recipe import check, clip, prompts, resolve
 from hybridgen.strategies import registry
 
 READING = "The text cannot be read as what the flag, key or file should hold; the message says what was expected."
@@ -67,8 +68,8 @@ OTHERS = {
 def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     modules = (
-        *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kept, kernels),
-        *(look, lookup, machine, no_plan, objective, prepare, recommend, record, resolve, settings, prices),
+        *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kept, kernels, look, lookup, machine),
+        *(manifest, many, no_plan, objective, prepare, prices, prompts, recommend, record, resolve, session, settings),
     )
     tables = (*(module.RULES for module in modules), registry.explanations(), {guardrail.RULE: guardrail.WHY})
     return {rule: why for table in tables for rule, why in table.items()}
@@ -85,6 +86,7 @@ def rules() -> dict[str, str]:
                 **processes.RULES,
                 **watch.RULES,
                 **environment.RULES,
+                **tickets.RULES,
                 **reasons(),
             }.items()
         )

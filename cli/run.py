@@ -10,8 +10,9 @@ from typing import Any
 
 import typer
 
-from hybridgen import api
+from hybridgen.api import many, spine
 from hybridgen.cli import draw, text
+from hybridgen.cli import many as many_screen
 from hybridgen.cli.options import PANELS, given_words, with_flags
 from hybridgen.cli.verb import Verb
 from hybridgen.engine import environment, record
@@ -28,6 +29,7 @@ from hybridgen.recipe.flags import flag
 EXAMPLES = (
     'hybridgen run --model demo -p "a red circle moves right" --cfg 2 --ulysses 2\n\n'
     "hybridgen run --model wan2.2 --cfg 2 --ulysses 4 --attn2d 3x3 --vae 8 --dry-run\n\n"
+    "hybridgen run --model wan2.2 --gpus 8 --prompts prompts.txt --out 'clips/{index:03d}-{slug}.mp4'\n\n"
     'hybridgen run --model wan2.2 --gpus 8 -p "..."\n\n'
     'hybridgen run --recipe my.yaml --set request.steps=20 -p "..."'
 )
@@ -55,13 +57,15 @@ def run(options: RunFlags, fields: dict[str, Any]) -> None:
 
     The path of the video goes to stdout, everything else to stderr.
     """
+    if many.is_many(options):
+        return many_screen.run(options, fields)
     reporter, screen = environment.is_reporter(), RunScreen(options)
-    report = api.run(options, fields, screen if reporter else api.Screen())
+    report = spine.run(options, fields, screen if reporter else spine.Screen())
     if report is not None and reporter:
         screen.finished(report)
 
 
-class RunScreen(api.Screen):
+class RunScreen(spine.Screen):
     """The screen of a run on stderr; the plan of a dry run is the answer and goes to stdout."""
 
     def __init__(self, options: RunFlags) -> None:

@@ -1,6 +1,7 @@
 """Hybrid parallel video generation: compose strategies, plan them, run them.
 
     hybridgen.generate(prompt, out, ...)   make a clip; returns a Report
+    hybridgen.Engine(...)                  ranks that load a model once and make many clips
     hybridgen.plan(gpus, ...)              rank the ways to spread a clip over GPUs; returns a Recommendation
     hybridgen.Report                       what a run did: its clip, times, traffic, memory
     hybridgen.Recommendation               ranked plans, the recommended one first
@@ -19,8 +20,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridgen.api import generate as generate
-    from hybridgen.api import plan as plan
+    from hybridgen.api.python import generate as generate
+    from hybridgen.api.python import plan as plan
+    from hybridgen.api.session import Engine as Engine
     from hybridgen.engine.report import Report as Report
     from hybridgen.errors import RequestError as RequestError
     from hybridgen.errors import RunFailed as RunFailed
@@ -30,15 +32,16 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    "generate": "hybridgen.api",
-    "plan": "hybridgen.api",
+    "Engine": "hybridgen.api.session",
+    "generate": "hybridgen.api.python",
+    "plan": "hybridgen.api.python",
     "Recipe": "hybridgen.recipe.fields",
     "Recommendation": "hybridgen.planner.choose.ask",
     "Report": "hybridgen.engine.report",
     "RequestError": "hybridgen.errors",
     "RunFailed": "hybridgen.errors",
 }
-__all__ = ["Recipe", "Recommendation", "Report", "RequestError", "RunFailed", "generate", "plan"]
+__all__ = ["Engine", "Recipe", "Recommendation", "Report", "RequestError", "RunFailed", "generate", "plan"]
 
 
 if not TYPE_CHECKING:  # so that type checkers know a name that is not offered

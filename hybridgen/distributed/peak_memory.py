@@ -20,20 +20,28 @@ SHARE = 0.01
 
 
 class PeakMemory:
-    """A counter of this rank's peak memory, which starts when it is made. Pages shared with the parent do not count."""
+    """A counter of this rank's peak memory, which starts when it is made. Pages shared with the parent do not count.
+
+    After close() it may start again: what the rank held when the counter was made is left out as before.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.peak, self.stop = device, 0, threading.Event()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            self.base = private_bytes()
-            self.marks = reset_high_water()
-            threading.Thread(target=self._watch, daemon=True).start()
+        self.device = device
+        self.base = 0 if device.type == "cuda" else private_bytes()
+        self.start()
 
-    def _watch(self) -> None:
+    def start(self) -> None:
+        """Start to count."""
+        self.peak, self.stop = 0, threading.Event()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            self.marks = reset_high_water()
+            threading.Thread(target=self._watch, args=(self.stop,), daemon=True).start()
+
+    def _watch(self, stop: threading.Event) -> None:
         pause = SECONDS
-        while not self.stop.wait(pause):
+        while not stop.wait(pause):
             start = time.perf_counter()
             self.peak = max(self.peak, private_bytes() - self.base)
             pause = max(SECONDS, (time.perf_counter() - start) / SHARE)

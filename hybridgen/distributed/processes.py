@@ -1,7 +1,8 @@
 """Local ranks: start them, watch them, and say which one failed first and why.
 
-Ranks are processes of this machine. Each one sends its result through a pipe, and keeps a shared status up to date that
-says what it is doing and why it failed: a rank that is killed could not say so at its end.
+Ranks are processes of this machine. Each one sends its result through a pipe, by which it also hears its launcher, and
+keeps a shared status up to date that says what it is doing and why it failed: a rank that is killed could not say so at
+its end.
 An error that came out of a collective is secondary, since another rank is its cause.
 """
 
@@ -19,12 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from hybridgen.distributed.ranks import Ranks
 from hybridgen.distributed.signals import as_rank, die_with_parent, dropped, held
 from hybridgen.distributed.status import Cause, Status, cause_of
 from hybridgen.distributed.watch import LOOK, Said, Watch
@@ -53,37 +55,17 @@ class RankContext:
     """Socket on which rank 0 of a local run serves the key-value store; it listens on the loopback interface."""
     store: Any = None
     """torch.distributed's key-value store of a job that torchrun or srun started."""
+    launcher: Connection | None = None
+    """The pipe to the launcher of a local run."""
+
+    def say(self, thing: Any) -> None:
+        """Tell the launcher something before this rank's result."""
+        assert self.launcher is not None
+        self.launcher.send_bytes(pickle.dumps((False, thing)))
 
     def mark(self, name: str, text: str) -> None:
         """Leave a mark that outlives this rank, such as where the latents are."""
         self.status.mark(name, text)
-
-
-@dataclass
-class Ranks:
-    """The processes of a run, and what they have given."""
-
-    status: Status
-    processes: list[BaseProcess] = field(default_factory=list)
-    pipes: list[Any] = field(default_factory=list)
-    """Ends of the pipes from which results are read."""
-    results: dict[int, Any] = field(default_factory=dict)
-    lifeline: Any = None
-    """The end of a pipe that this process alone holds; when it closes, ranks die."""
-
-    @property
-    def world(self) -> int:
-        return self.status.world
-
-    def kill(self) -> None:
-        """End all, whatever they do."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
-        for end in (self.lifeline, *self.pipes):
-            if end is not None:
-                end.close()
 
 
 def run_local(
@@ -108,8 +90,8 @@ def run_local(
     ranks = Ranks(Status(world))
     mains = main if isinstance(main, Sequence) else [main] * world
     try:
-        _start(ranks, mains, start_method, preload)
-        _watch(ranks, deadline, hang_timeout, warn)
+        start(ranks, mains, start_method, preload)
+        watch(ranks, deadline, hang_timeout, warn)
         return [ranks.results[rank] for rank in range(world)]
     finally:
         with dropped():
@@ -118,7 +100,7 @@ def run_local(
             ranks.status.close()
 
 
-def _start(
+def start(
     ranks: Ranks, mains: Sequence[Callable[[RankContext], Any]], start_method: str, preload: Sequence[str]
 ) -> None:
     """Start the processes. Signals wait until all are there: Python swallows exceptions in hooks after a fork."""
@@ -133,10 +115,10 @@ def _start(
     with held(), socket.create_server(("127.0.0.1", 0)) as door:
         reader, ranks.lifeline = context.Pipe(duplex=False)
         for rank, main in enumerate(mains):
-            given = RankContext(rank, len(mains), rank, ranks.status.of(rank), door)
-            ours, theirs = context.Pipe(duplex=False)
+            ours, theirs = context.Pipe()
+            given = RankContext(rank, len(mains), rank, ranks.status.of(rank), door, launcher=theirs)
             ranks.pipes.append(ours)
-            process = context.Process(target=_rank_main, args=(given, main, parent, reader, ranks.lifeline, theirs))
+            process = context.Process(target=_rank_main, args=(given, main, parent, reader, ranks.lifeline))
             with _no_main_module():
                 process.start()
             theirs.close()
@@ -156,7 +138,7 @@ def _no_main_module() -> Iterator[None]:
 
 
 def _rank_main(
-    given: RankContext, main: Callable[[RankContext], Any], parent: int | None, reader: Any, writer: Any, results: Any
+    given: RankContext, main: Callable[[RankContext], Any], parent: int | None, reader: Any, writer: Any
 ) -> None:
     die_with_parent(parent)
     gc.freeze()  # what a rank was forked with is none of its garbage, and to look at it would copy it
@@ -166,9 +148,10 @@ def _rank_main(
     code = 0
     try:
         given.status.set("start")
-        result = pickle.dumps(main(given))
+        result = pickle.dumps((True, main(given)))
         _flush()
-        results.send_bytes(result)
+        assert given.launcher is not None
+        given.launcher.send_bytes(result)
     except BaseException as error:  # noqa: BLE001 - everything ends a rank, and everything is reported
         given.status.fail(cause_of(error, given.rank, given.status.read(given.rank)))
         code = 1
@@ -191,17 +174,21 @@ def _die_with_parent(reader: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _watch(ranks: Ranks, deadline: float | None, hang_timeout: float | None, warn: Callable[[str], None]) -> None:
+def watch(ranks: Ranks, deadline: float | None, hang_timeout: float | None, warn: Callable[[str], None]) -> None:
     """Return when every rank has given its result; raise RunFailed soon after the first has ended without."""
     end = time.monotonic() + deadline if deadline else float("inf")
     running = {process.sentinel: rank for rank, process in enumerate(ranks.processes)}
-    watch = Watch(
+    look = Watch(
         ranks.world, {rank: process.pid or 0 for rank, process in enumerate(ranks.processes)}, hang_timeout, warn
     )
     while running and time.monotonic() < end:
         open_pipes = [pipe for rank, pipe in enumerate(ranks.pipes) if rank not in ranks.results]
         wait = max(0.0, min(LOOK, end - time.monotonic()))
-        ready = multiprocessing.connection.wait([*running, *(pipe for pipe in open_pipes if not pipe.closed)], wait)
+        heard: list[Any] = [*running, ranks.bell[0], *(pipe for pipe in open_pipes if not pipe.closed)]
+        ready = multiprocessing.connection.wait(heard, None if ranks.idle else wait)
+        if ranks.bell[0] in ready:
+            ranks.bell[0].recv_bytes()
+            ranks.answer()
         for rank, pipe in enumerate(ranks.pipes):
             if pipe in ready:
                 _receive(ranks, rank)
@@ -209,40 +196,45 @@ def _watch(ranks: Ranks, deadline: float | None, hang_timeout: float | None, war
             _ended(ranks, running.pop(sentinel))
         if len(ranks.results) == ranks.world:
             end = min(end, time.monotonic() + GRACE)
-        elif watch.due():
-            _look(ranks, watch, sorted(running.values()))
+        elif look.due() and not ranks.idle:
+            _look(ranks, look, sorted(running.values()))
     if len(ranks.results) < ranks.world:
         doing = "; ".join(f"rank {rank}: {ranks.status.read(rank)}" for rank in list(running.values())[:4])
         raise RunFailed("deadline", f"{len(running)} ranks still running after {deadline:g} s ({doing})")
 
 
 def _receive(ranks: Ranks, rank: int) -> None:
-    """Read a rank's result; close the pipe of a rank that gives none."""
+    """Read what a rank says, or its result; close the pipe of a rank that has ended without one."""
     try:
-        ranks.results[rank] = pickle.loads(ranks.pipes[rank].recv_bytes())
+        is_result, thing = pickle.loads(ranks.pipes[rank].recv_bytes())
     except (EOFError, OSError):
         ranks.pipes[rank].close()
+        return
+    if is_result:
+        ranks.results[rank] = thing
+    else:
+        ranks.hear(rank, thing)
 
 
 def _ended(ranks: Ranks, rank: int) -> None:
     """Take note that a rank's process has ended. Raises RunFailed if it gave no result."""
     ranks.processes[rank].join()
-    if rank not in ranks.results and not ranks.pipes[rank].closed and ranks.pipes[rank].poll():
+    while rank not in ranks.results and not ranks.pipes[rank].closed and ranks.pipes[rank].poll():
         _receive(ranks, rank)
     if rank not in ranks.results:
         raise _first_cause(ranks).failure(ranks.world)
 
 
-def _look(ranks: Ranks, watch: Watch, running: list[int]) -> None:
+def _look(ranks: Ranks, look: Watch, running: list[int]) -> None:
     """Raise RunFailed for a rank that is stopped, or for silence that has lasted too long."""
-    found = watch.stopped(running)
+    found = look.stopped(running)
     if found is not None:
         rank, what = found
         error = f"{what} is stopped (SIGSTOP); a run cannot wait for that"
         raise Cause(rank, ranks.status.read(rank), error, False, time.time(), socket.gethostname()).failure(ranks.world)
     slots = ranks.status.slots
     waiting = [rank for rank in range(ranks.world) if rank not in ranks.results]
-    watch.listen({rank: Said(slots[rank].count, slots[rank].waits, ranks.status.read(rank)) for rank in waiting})
+    look.listen({rank: Said(slots[rank].count, slots[rank].waits, ranks.status.read(rank)) for rank in waiting})
 
 
 def _first_cause(ranks: Ranks) -> Cause:

@@ -6,9 +6,10 @@ import os
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -47,9 +48,30 @@ def _width() -> int:
     return 79
 
 
+class Event(NamedTuple):
+    """Something that happened to a clip."""
+
+    kind: str
+    """begin: ranks have it; stage: one is done; step: a denoising step is done; chunk: frames are decoded; note: a
+    remark or warning; done, failed, cancelled: the last one."""
+    text: str = ""
+    """Name of the stage, or the remark."""
+    done: int = 0
+    """Steps or frames that are done."""
+    total: int = 0
+    """Steps or frames of the clip."""
+    seconds: float = 0.0
+    """What the stage or step took (s)."""
+    left: float = 0.0
+    """What the remaining steps will take at the mean rate (s)."""
+
+
 @dataclass
 class Progress:
-    """Progress of a run. mode: "bar" draws a bar, "lines" adds a line every 30 s or 10%, "none" is silent."""
+    """Progress of a run. mode: "bar" draws a bar, "lines" adds a line every 30 s or 10%, "none" is silent.
+
+    `tell` is given every event, whatever the mode.
+    """
 
     mode: Literal["bar", "lines", "none"] = "none"
     total: int = 0
@@ -57,6 +79,7 @@ class Progress:
     last_share: float = 0.0
     seconds: list[float] = field(default_factory=list)
     bar: Bar | None = None
+    tell: Callable[[Event], None] = lambda event: None
 
     @staticmethod
     def for_stream(quiet: bool) -> Progress:
@@ -65,11 +88,16 @@ class Progress:
 
     def stage(self, name: str, detail: str, seconds: float) -> None:
         """Show one finished stage; its line stays on the screen."""
+        self.tell(Event("stage", name, seconds=seconds))
         room = min(34, _width() - 21) if self.mode == "bar" else 34
-        self.note(f"{name:<8} {detail:<{max(room, 1)}} {seconds:8.1f} s")
+        self._show(f"{name:<8} {detail:<{max(room, 1)}} {seconds:8.1f} s")
 
     def note(self, text: str) -> None:
         """Show a line that stays on the screen, above the bar; on a terminal it is folded to the width."""
+        self.tell(Event("note", text.strip()))
+        self._show(text)
+
+    def _show(self, text: str) -> None:
         if self.mode == "bar" and len(text) > (width := _width()):
             text = textwrap.fill(text, width, subsequent_indent=" " * min(9, width // 3))
         if self.bar is not None:
@@ -87,13 +115,14 @@ class Progress:
     def step(self, seconds: float) -> None:
         """Show that one denoising step is done, and the seconds it took."""
         self.seconds.append(seconds)
+        self.tell(Event("step", "denoise", self.done, self.total, seconds, self.left))
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, rate=f"{self.rate:.2f} s/step")
             if self.done == self.total:
                 self.bar.stop()
                 self.bar = None
         elif self.mode == "lines" and self._due():
-            self.note(f"{time.strftime('%H:%M:%S')} {self._line()}")
+            self._show(f"{time.strftime('%H:%M:%S')} {self._line()}")
 
     def _due(self) -> bool:
         now, share = time.monotonic(), self.done / self.total
@@ -115,11 +144,15 @@ class Progress:
         rest = self.seconds[1:] or self.seconds
         return sum(rest) / len(rest)
 
+    @property
+    def left(self) -> float:
+        """Seconds that the remaining steps will take at the mean rate."""
+        return self.rate * (self.total - self.done)
+
     def _line(self) -> str:
-        left = self.rate * (self.total - self.done)
         return (
             f"denoise  {self.done}/{self.total} {self.done / self.total:4.0%}  {self.rate:.2f} s/step  "
-            f"{clock(left)} left"
+            f"{clock(self.left)} left"
         )
 
 

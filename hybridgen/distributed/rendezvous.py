@@ -40,8 +40,8 @@ FIRST, LATER = 5.0, 30.0
 POLL = 0.1
 
 
-def init_process_group(context: RankContext, device: torch.device) -> None:
-    """Join the other ranks: NCCL between GPUs, gloo between CPUs."""
+def init_process_group(context: RankContext, device: torch.device) -> Store:
+    """Join the other ranks: NCCL between GPUs, gloo between CPUs. Returns the key-value store of the ranks."""
     store = context.store
     if store is None:
         store = _local_store(context)
@@ -54,6 +54,7 @@ def init_process_group(context: RankContext, device: torch.device) -> None:
         timeout=PATIENCE,
         device_id=device if device.type == "cuda" else None,
     )
+    return PrefixStore("clips", store)
 
 
 def _gloo() -> str:

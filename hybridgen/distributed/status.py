@@ -124,6 +124,10 @@ class Status:
         if len(packed) < Slot.marks.size:
             self.slots[self.rank].marks = packed
 
+    def forget(self) -> None:
+        """Take back the marks of this rank: they are of a clip that is done."""
+        self.slots[self.rank].marks = b""
+
     def marks(self, rank: int) -> dict[str, str]:
         """The marks that a rank has left."""
         found: dict[str, str] = _loaded(bytes(self.slots[rank].marks)) or {}

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from hybridgen.distributed.files import part_of, take_free_name
+from hybridgen.distributed.progress import Event
 from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
 from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
@@ -127,7 +128,8 @@ def decode_guarded(
     Raises RunFailed (guardrail) on all ranks.
     """
     frames = list(decoded(rank, model, latents))
-    model.experts.clear()  # so that the checker finds room
+    if not rank.control.stays:
+        model.experts.clear()  # so that the checker finds room
     allowed: Frames | None = None
     if guardrail is not None:
         with rank.stage("check the frames", "decode"):
@@ -154,8 +156,11 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
     """Write the clip's file, and the contact sheet if it is asked for."""
     job, kept = rank.job, []
     writer = writer_of(job, digest)
+    done, count = 0, job.plan.clip.frames
     for frames in chunks:
         writer.add(frames)
+        done += len(frames)
+        rank.progress.tell(Event("chunk", "decode", done, count))
         if job.preview:
             kept.append(frames)
     with rank.stage("write"):
@@ -168,7 +173,6 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
             sheet = contact_sheet(np.concatenate(kept), job.preview, job.owner, job.overwrite)
             if sheet != job.preview:
                 rank.warn(f"{job.preview} was made by another run meanwhile: the contact sheet is {sheet}")
-    count = job.plan.clip.frames
     rank.progress.stage("decode", f"{count} frame{'s' * (count > 1)}", rank.seconds["decode"])
     rank.progress.stage("write", path.name, rank.seconds["write"])
 

@@ -7,19 +7,23 @@ import time
 import torch
 from torch import Tensor
 
+from hybridgen.engine.control import Cancelled
 from hybridgen.engine.rank import Rank
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 
 
 def denoise(rank: Rank, model: Denoiser) -> Tensor:
-    """Denoise this rank's part of the latents; returns a state x (see models/state.py)."""
+    """Denoise this rank's part of the latents; returns a state x (see models/state.py). Raises Cancelled."""
     steps = model.schedule()
     generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
     x = model.state.cut(model.initial_latents(generator))
     rank.progress.start(len(steps))
     with rank.stage("denoise"):
         for step in steps:
+            if rank.control.is_over(step.index):
+                model.slots.settle(x)
+                raise Cancelled
             began = time.perf_counter()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
             takes_over = step.index == 0 or step.expert != steps[step.index - 1].expert

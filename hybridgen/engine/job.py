@@ -11,8 +11,11 @@ from typing import Any
 from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
+from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel
+from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
+from hybridgen.plan.settings import Settings
 
 LATENTS_DONE = "latents"
 """Mark that rank 0 leaves once the final latents are on disk; its text is their path."""
@@ -20,6 +23,21 @@ CLIP_DONE = "clip"
 """Mark that rank 0 leaves once the clip has its name; its text is its path."""
 LATENTS = ".latents.safetensors"
 """Ending of final latents that are kept beside the clip."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays while ranks hold a model: the same for every clip that they make."""
+
+    facts: ModelFacts
+    layout: Layout
+    dtype: str
+    stages: tuple[int, ...]
+    """PipeFusion: blocks of every stage."""
+    kernel: Kernel
+    device: str
+    """The device of the ranks: "cuda" or "cpu"."""
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,12 @@ class Job:
     """SHA-256 that these latents must have, if it is known."""
     record: str = ""
     """The record of that run, as JSON; the clip's own."""
+
+    @property
+    def setup(self) -> Setup:
+        """What ranks must hold to make the clip."""
+        plan = self.plan
+        return Setup(plan.facts, plan.layout, plan.dtype, plan.stage_sizes, self.kernel, self.device, plan.settings)
 
     @property
     def part(self) -> Path:

@@ -57,7 +57,7 @@ def launch(job: Job, start_method: str | None = None, limits: Limits = Limits())
             preload=[IMPORTS],
             hang_timeout=limits.hang,
             warn=lambda text: _say(f"warning: {text}"),
-            on_exit=lambda status: kept.extend(_clean_up(job, status)),
+            on_exit=lambda status: kept.extend(clean_up(job, status)),
         )
     except RunFailed as failure:
         failure.notes += tuple(kept)
@@ -79,7 +79,7 @@ def _work(context: RankContext, job: Job) -> Report:
     return work(context, job)
 
 
-def _clean_up(job: Job, status: Status) -> list[str]:
+def clean_up(job: Job, status: Status) -> list[str]:
     """Remove what is unfinished, and tell what rank 0 has finished and left behind."""
     remove_parts(job.parts)
     marks, notes = status.marks(0), []
@@ -117,10 +117,10 @@ def _join(job: Job, here: JoinedRank, limits: Limits) -> Report:
     context = RankContext(here.rank, here.world, here.local_rank, status, store=store)
     agreed = [job] if here.rank == 0 else []
 
-    def clean_up() -> list[str]:
-        return _clean_up(agreed[0], status) if here.rank == 0 else []
+    def kept() -> list[str]:
+        return clean_up(agreed[0], status) if here.rank == 0 else []
 
-    peers = Peers(here, context, limits.hang, clean_up)
+    peers = Peers(here, context, limits.hang, kept)
     peers.start()
     try:
         report = _work(context, _agree(job, here, store))
@@ -135,7 +135,7 @@ def _alone(job: Job, context: RankContext) -> Report:
     try:
         return _work(context, job)
     except BaseException as error:
-        notes = _clean_up(job, context.status)
+        notes = clean_up(job, context.status)
         if isinstance(error, (KeyboardInterrupt, Stopped)):
             for note in notes:
                 error.add_note(note)

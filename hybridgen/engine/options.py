@@ -13,8 +13,8 @@ from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe import library
 from hybridgen.recipe.flags import argument, flag
 
-OUTPUT = "Output"
-"""Panel of the help."""
+OUTPUT, MANY = "Output", "Many clips"
+"""Panels of the help."""
 
 
 class Engine(str, Enum):
@@ -48,6 +48,17 @@ class RunOptions:
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
     hardware: Optional[str] = flag(
         "Machine to plan for: a name or FILE.yaml; this machine by default.", metavar="NAME", values=lambda: MACHINES
+    )
+
+    prompts: Optional[str] = flag(
+        "Make a clip of every line: .txt, .csv or .jsonl; - is stdin.", metavar="FILE", panel=MANY
+    )
+    count: Optional[int] = flag("Make so many clips of every prompt, with one seed more each.", metavar="N", panel=MANY)
+    manifest: Optional[Path] = flag(
+        "What became of every clip; a job that is started again goes on from it.", metavar="FILE.jsonl", panel=MANY
+    )
+    shard: Optional[str] = flag(
+        "Make every n-th clip, from the i-th; a Slurm array does so by itself.", metavar="i/n", panel=MANY
     )
 
     recipe: Optional[Path] = flag(

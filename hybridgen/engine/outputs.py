@@ -38,10 +38,15 @@ def endings(frames: int) -> tuple[str, ...]:
     return PICTURE if frames == 1 else ENDINGS["out"]
 
 
+def slug(prompt: str) -> str:
+    """A prompt as part of a file name: at most 40 letters, digits and dashes."""
+    found = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
+    return found or "clip"
+
+
 def default_name(prompt: str, seed: int, ending: str = ".mp4") -> Path:
     """A file name from prompt and seed, with a counter if it is taken."""
-    slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower().encode("ascii", "ignore").decode()).strip("-")[:40].strip("-")
-    return free_name(Path(f"{slug or 'clip'}-s{seed}{ending}"), ending)
+    return free_name(Path(f"{slug(prompt)}-s{seed}{ending}"), ending)
 
 
 def check_outputs(

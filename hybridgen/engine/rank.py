@@ -15,19 +15,37 @@ from hybridgen.distributed.peak_memory import PeakMemory
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Progress
 from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.engine.control import Control
 from hybridgen.engine.job import Job
+from hybridgen.models.autoencoder import Autoencoder
+from hybridgen.models.cosmos.guardrail import Guardrail
+from hybridgen.models.inputs import Encoder
+
+
+@dataclass
+class Held:
+    """What a rank that stays keeps from clip to clip."""
+
+    experts: list[Any] = field(default_factory=list)
+    """The transformers, of which the rank has its part."""
+    vae: Autoencoder | None = None
+    encoder: Encoder | None = None
+    guardrail: Guardrail | None = None
 
 
 @dataclass
 class Rank:
-    """This process as one rank of the job."""
+    """This process as one rank: its place among the others, and what it records of the clip that it makes."""
 
     context: RankContext
-    job: Job
     device: torch.device
     mesh: Mesh
-    progress: Progress
     memory: PeakMemory
+    control: Control
+    job: Job
+    """The clip that is made now."""
+    held: Held = field(default_factory=lambda: Held())
+    progress: Progress = field(default_factory=Progress)
     doing: str = "start"
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock seconds by stage."""
@@ -38,6 +56,17 @@ class Rank:
     @property
     def first(self) -> bool:
         return self.context.rank == 0
+
+    def begin(self, job: Job) -> None:
+        """Begin a clip: nothing that was recorded of another is left."""
+        self.job, self.seconds, self.steps, self.warnings = job, {}, [], []
+        if self.memory.stop.is_set():
+            self.memory.start()
+        self.mesh.traffic.sent.clear()
+        self.context.status.forget()
+        self.progress = self.control.progress(job, self.first)
+        if self.device.type == "cpu":
+            torch.set_num_threads(job.threads)
 
     @contextmanager
     def stage(self, name: str, report: str = "", mapped: bool = False) -> Iterator[None]:
@@ -69,22 +98,21 @@ class Rank:
         self.context.status.set(doing, waits)
 
 
-def set_up(context: RankContext, job: Job) -> Rank:
-    """Take the device, join the other ranks, build the mesh."""
+def set_up(context: RankContext, job: Job, control: Control | None = None) -> Rank:
+    """Take the device, join the other ranks, build the mesh, for this clip and those that need the same of ranks."""
     device = torch.device(job.device)
     if device.type == "cuda":
         device = torch.device("cuda", context.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(job.threads)
     memory = PeakMemory(device)
+    control = control or Control()
     if job.plan.world_size > 1:
         context.status.set("joining the other ranks", waits=True)
-        init_process_group(context, device)
+        control.store = init_process_group(context, device)
     mesh = build_mesh(job.plan.layout, context.rank, device.type)
-    progress = Progress.for_stream(job.quiet) if context.rank == 0 else Progress()
-    rank = Rank(context, job, device, mesh, progress, memory)
+    rank = Rank(context, device, mesh, memory, control, job)
     mesh.traffic.watch = lambda name: context.status.set(f"{rank.doing}, {name}", waits=True)
+    rank.begin(job)
     return rank
 
 

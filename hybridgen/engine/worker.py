@@ -1,4 +1,4 @@
-"""The work of one rank on a job, from an empty process to the end of the clip."""
+"""The work of one rank: from an empty process to the end of a clip, or of many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from torch import Tensor
 
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
+from hybridgen.engine.control import Cancelled, Orders
 from hybridgen.engine.decode import decode, decode_guarded, digest_of, latents_kept, read_latents
 from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
+from hybridgen.errors import RunFailed
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
@@ -24,13 +26,54 @@ from hybridgen.models.load import empty_experts, fill, load_autoencoder, load_sc
 from hybridgen.models.registry import family_of
 from hybridgen.strategies import registry
 
+SHARED = ("guardrail",)
+"""Rules of errors that all ranks raise at the same place, after which they are as before the clip."""
 
-@torch.no_grad()
+
 def work(context: RankContext, job: Job) -> Report:
-    """Run the job on this rank; returns the report of rank 0."""
+    """Make one clip on this rank, and end; returns the report of rank 0."""
     started = time.perf_counter()
     quiet_libraries()
     rank = set_up(context, job)
+    report = make(rank, started)
+    leave(rank)
+    return report
+
+
+def stay(context: RankContext) -> None:
+    """Make clip after clip on this rank, all with the model that the first one loads.
+
+    What all ranks find wrong with a clip ends that clip; any other error ends the rank.
+    """
+    quiet_libraries()
+    orders, rank = Orders(context), None
+    for job in orders.jobs():
+        started = time.perf_counter()
+        if rank is None:
+            rank = set_up(context, job, orders)
+        else:
+            rank.begin(job)
+        try:
+            orders.say("done", make(rank, started))
+        except Cancelled:
+            rank.memory.close()
+            orders.say("cancelled")
+        except RunFailed as failure:
+            if failure.rule not in SHARED:
+                raise
+            rank.memory.close()
+            orders.say("failed", (failure.rule, failure.message))
+    if rank is not None:
+        leave(rank)
+
+
+@torch.no_grad()
+def make(rank: Rank, started: float) -> Report:
+    """Make the rank's clip; returns the report of rank 0. Raises Cancelled and RunFailed.
+
+    started: when that began, as time.perf_counter() has it.
+    """
+    job = rank.job
     guardrail = guard(rank)
     model = ready(rank) if job.source is None else ready_to_decode(rank)
     if job.source is None:
@@ -53,29 +96,32 @@ def guard(rank: Rank) -> Guardrail | None:
     job = rank.job
     if not job.plan.facts.guarded:
         return None
-    guardrail, allowed = None, False
+    allowed = False
     if rank.first:
-        with rank.stage("load the guardrail", "load", mapped=True):
-            guardrail = Guardrail(rank.device)
+        if rank.held.guardrail is None:
+            with rank.stage("load the guardrail", "load", mapped=True):
+                rank.held.guardrail = Guardrail(rank.device)
         with rank.stage("check the prompt", "encode"):
-            allowed = guardrail.allows(job.prompt)
+            allowed = rank.held.guardrail.allows(job.prompt)
     if not rank.broadcast_object(allowed):
         raise blocked("the prompt")
-    return guardrail
+    return rank.held.guardrail
 
 
 def ready(rank: Rank) -> Denoiser:
     """Prepare this rank's part of the model with the request's inputs."""
     plan = rank.job.plan
+    is_new = not rank.held.experts
     inputs = encode(rank) if rank.first else None  # before the transformers are here, so that both need not fit
-    with rank.stage("load", mapped=True):
+    with rank.stage("load", mapped=is_new):
         model = load(rank)
     condition = encode_frames(rank, model)
     if inputs is not None:
         inputs.condition = condition
     model.set_inputs(share(rank, inputs))
-    with rank.stage("load", mapped=True):
-        fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
+    if is_new:
+        with rank.stage("load", mapped=True):
+            fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
     if rank.first:
         rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
         rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
@@ -96,14 +142,21 @@ def ready_to_decode(rank: Rank) -> Denoiser:
 
 
 def encode(rank: Rank) -> Inputs:
-    """Encode text and images; the encoders are freed afterwards."""
-    plan, job = rank.job.plan, rank.job
-    with rank.stage("load text encoder", "load", mapped=True):
-        encoder = family_of(plan.facts).denoiser(plan.facts).encoder(plan, local_folder(plan.facts), rank.device)
+    """Encode text and images; the encoders are freed afterwards where no further clips need them."""
+    plan, job, held = rank.job.plan, rank.job, rank.held
+    if held.encoder is None:
+        with rank.stage("load text encoder", "load", mapped=True):
+            kind = family_of(plan.facts).denoiser(plan.facts)
+            held.encoder = kind.encoder(plan, local_folder(plan.facts), rank.device)
     with rank.stage("encode"):
-        inputs = encoder.encode(job.prompt, job.negative_prompt, job.inputs.images)
-        warn_of_cuts(rank, encoder)
-        encoder.free()
+        held.encoder.wake(plan)
+        inputs = held.encoder.encode(job.prompt, job.negative_prompt, job.inputs.images)
+        warn_of_cuts(rank, held.encoder)
+        if rank.control.stays:
+            held.encoder.rest()
+        else:
+            held.encoder.free()
+            held.encoder = None
     return inputs
 
 
@@ -118,19 +171,26 @@ def warn_of_cuts(rank: Rank, encoder: Encoder) -> None:
 
 
 def load(rank: Rank) -> Denoiser:
-    """Load what this rank runs: its part of the transformers, with strategies applied, and the VAE where it decodes.
+    """What this rank runs for its clip: its part of the transformers, with strategies applied, and the VAE where it
+    decodes.
 
-    Only the weights that take the inputs are read.
+    The first clip loads them, and only the weights that take the inputs. All state of the clip hangs on the model that
+    is returned, and nothing of an earlier clip does.
     """
-    job, plan = rank.job, rank.job.plan
-    folder = local_folder(plan.facts)
+    job, plan, held = rank.job, rank.job.plan, rank.held
+    folder, is_new = local_folder(plan.facts), not held.experts
     shard = Shard(plan.tokens, plan.layout.sequence_index(rank.context.rank))
     kind = family_of(plan.facts).denoiser(plan.facts)
-    model = kind(plan, empty_experts(plan, folder), load_scheduler(folder), job.kernel, shard)
+    if is_new:
+        held.experts = empty_experts(plan, folder)
+    model = kind(plan, held.experts, load_scheduler(folder), job.kernel, shard)
+    model.stays = rank.control.stays
     apply_strategies(rank, model)  # before the weights are read, so that a rank reads its part only
-    fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
-    if rank.mesh.is_on("vae"):
-        model.vae = load_autoencoder(plan.facts, folder, rank.device)
+    if is_new:
+        fill(model.experts, plan, folder, rank.device, model.needed_for_inputs)
+        held.vae = load_autoencoder(plan.facts, folder, rank.device) if rank.mesh.is_on("vae") else None
+    if held.vae is not None:
+        model.vae = held.vae
     return model
 
 
@@ -171,14 +231,19 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
 
 
 def finish(rank: Rank, digest: str, started: float) -> Report:
-    """Collect every rank's traffic and memory in rank 0's report, give it to all, and leave together."""
+    """Collect every rank's traffic and memory in rank 0's report, and give it to all."""
     rank.set_status("finish")
     world = rank.mesh.world()
     mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
     everyone = world.gather_objects(mine) if rank.context.world > 1 else [mine]
     rank.seconds["total"] = time.perf_counter() - started
     report: Report = rank.broadcast_object(rank.job.report(rank.seconds, rank.steps, everyone, digest, rank.warnings))
-    if rank.context.world > 1:
-        world.barrier()
-        dist.destroy_process_group()
     return report
+
+
+def leave(rank: Rank) -> None:
+    """Leave the other ranks, all together."""
+    if rank.context.world > 1:
+        rank.set_status("finish")
+        rank.mesh.world().barrier()
+        dist.destroy_process_group()

@@ -34,6 +34,8 @@ class Denoiser(ABC):
     """The parts of a block that tensor parallelism cuts."""
     vae: Autoencoder
     """The autoencoder; set on the ranks that decode."""
+    stays: bool = False
+    """Whether further clips will be made with the same weights, so that all of them are kept."""
 
     def __init__(self, plan: Plan, experts: list[Any], scheduler: Any, kernel: Kernel, shard: Shard) -> None:
         self.plan, self.experts, self.scheduler, self.kernel = plan, experts, scheduler, kernel
@@ -47,6 +49,7 @@ class Denoiser(ABC):
             relay=relay_alone,
             predict=self.predict_branches,
             advance=self.guided_step,
+            settle=lambda x: None,
             branches=list(range(plan.branches)),
             guide=self.combine,
             encode=self.encode_alone,
@@ -146,8 +149,12 @@ class Denoiser(ABC):
     # Blocks
 
     def blocks(self) -> Iterator[Any]:
-        """The blocks that this rank runs, of every expert."""
-        return (getattr(expert, self.stack)[layer] for expert in self.experts for layer in self.slots.layers)
+        """The blocks that this rank has, of every expert."""
+        return (block for expert in self.experts for block in self.blocks_of(expert))
+
+    def blocks_of(self, expert: Any) -> Iterator[Any]:
+        """The blocks that this rank has of one expert."""
+        return (block for block in getattr(expert, self.stack) if not isinstance(block, torch.nn.Identity))
 
     def run_blocks(self, hidden: Tensor, step: Step, condition: Any, now: Pass) -> Tensor:
         """Run this rank's blocks on the hidden state [1, n, D]."""

@@ -71,6 +71,18 @@ class Encoder:
         """The tokens of a text as the pipeline makes them, cut off after `limit`."""
         return list(self.pipe.tokenizer(text, truncation=limit is not None, max_length=limit).input_ids)
 
+    def wake(self, plan: Plan) -> None:
+        """Make ready for the request of a plan, after rest()."""
+        self.plan = plan
+        if self.device.type == "cuda":
+            self.pipe.to(self.device)
+
+    def rest(self) -> None:
+        """Give the device's memory up until the next request: the weights wait in that of the host."""
+        if self.device.type == "cuda":
+            self.pipe.to("cpu")
+            torch.cuda.empty_cache()
+
     def free(self) -> None:
         """Free the encoders' memory."""
         del self.pipe

@@ -73,6 +73,8 @@ class Slots:
     """Makes the predictions of this rank's branches. pipefusion makes a whole step, patch by patch."""
     advance: Callable[[Tensor, list[Tensor], Step], Tensor]
     """Applies guidance, then the scheduler's step. pipefusion fetches the patches that are under way."""
+    settle: Callable[[Tensor], None]
+    """Ends what is under way between steps, before the clip is given up. pipefusion fetches its patches."""
     branches: list[int]
     """The guidance branches that this rank runs. By default all; cfg sets one."""
     guide: Callable[[list[Tensor], Tensor, Step, Pass], Tensor]

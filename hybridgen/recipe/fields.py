@@ -5,10 +5,12 @@ Precedence: flag, then --set, then the recipe file, then the model's defaults. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
+from hybridgen.errors import did_you_mean
 from hybridgen.models.catalogue import DEFAULT_MODEL, names
 from hybridgen.models.registry import MODELS
 from hybridgen.plan.kernels import KERNELS
@@ -214,3 +216,21 @@ def keys_of(name: str) -> Keys:
     """The keys that lead to the field of a flag without dashes; () if it is not a field of a recipe."""
     fields_by_flag = {name_of(item): (section, name) if section else (name,) for section, name, item in options()}
     return fields_by_flag.get(f"--{name}", ())
+
+
+def as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords in the form of the flags with their names. Raises TypeError for unknown names."""
+    names = [name for _, name, _ in options()]
+    for name in given:
+        if name not in names:
+            close = did_you_mean(name, names)
+            hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
+            raise TypeError(f"{function}() has no option {name}; {hint}")
+    return {name: _as_flag(name, value) for name, value in given.items()}
+
+
+def _as_flag(name: str, value: Any) -> Any:
+    """A tuple in the form of a flag: 64x64, or names in a list."""
+    if not isinstance(value, tuple):
+        return str(value) if isinstance(value, Path) else value
+    return list(value) if name == "order" else "x".join(map(str, value))

@@ -146,11 +146,16 @@ class Pipeline:
     def advance(self, x: Tensor, predictions: list[Tensor], step: Step) -> Tensor:
         """End a step whose patches were stepped already; after the last step nothing stays in flight."""
         if step.index == self.plan.clip.steps - 1:
-            self.fetch_all(x)
-            for _, wait in self.in_flight:
-                wait()
-            self.in_flight.clear()
+            self.settle(x)
         return x
+
+    def settle(self, x: Tensor) -> None:
+        """Fetch and wait for all that is under way, so that a message of this clip never meets one of the next."""
+        self.fetch_all(x)
+        for _, wait in self.in_flight:
+            wait()
+        self.in_flight.clear()
+        self.owed = 0
 
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
@@ -159,5 +164,6 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     forward, back = mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion", "pipefusion")
     pipeline = Pipeline(model, plan, forward, back)
     model.slots.predict, model.slots.advance, model.slots.relay = pipeline.predict, pipeline.advance, pipeline.relay
+    model.slots.settle = pipeline.settle
     if not plan.exact_split:
         model.slots.remember = pipeline.buffers.remember

@@ -44,7 +44,9 @@ def cut_columns(linear: nn.Linear, group: Group) -> None:
 
 
 def cut_block(block: nn.Module, cuts: Cuts, group: Group) -> None:
-    """Keep this rank's heads and feed-forward channels of a block."""
+    """Keep this rank's heads and feed-forward channels of a block; one that was cut for an earlier clip stays so."""
+    if isinstance(block.get_submodule(cuts.rows[0]), RowLinear):
+        return
     for name in cuts.columns:
         cut_columns(block.get_submodule(name), group)  # type: ignore[arg-type]
     for name in cuts.norms:

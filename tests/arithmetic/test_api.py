@@ -17,7 +17,7 @@ from hybridgen.planner.choose.ask import Recommendation
 
 
 def test_public_names_are_shown_and_documented() -> None:
-    public = ["Recipe", "Recommendation", "Report", "RequestError", "RunFailed", "generate", "plan"]
+    public = ["Engine", "Recipe", "Recommendation", "Report", "RequestError", "RunFailed", "generate", "plan"]
     assert dir(hybridgen) == sorted([*public, "__version__"])
     assert all(inspect.getdoc(getattr(hybridgen, name)) for name in public)
     for function in (hybridgen.generate, hybridgen.plan):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hybridgen import api
+from hybridgen.api import spine
 from hybridgen.cli.main import call
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.report import RequestSummary
@@ -57,13 +57,13 @@ def test_settings_come_back_from_a_recipe() -> None:
 def test_run_refuses_what_it_cannot_do_before_anything_loads(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = api._opened
+    opened = spine._opened
 
     def only_what_runs(given: Recipe) -> Conditioning:
         assert not settings_of(given).unable  # what is suggested instead is tried
         return opened(given)
 
-    monkeypatch.setattr(api, "_opened", only_what_runs)
+    monkeypatch.setattr(spine, "_opened", only_what_runs)
     file = tmp_path / "r.yaml"
     section = "request" if name == "timesteps" else "runtime"
     value = json.dumps(GIVEN[name])

@@ -100,7 +100,7 @@ def test_a_prompt_is_read_from_a_file_or_stdin(
     assert "  try:  hybridgen run --model demo -p - --steps 1 --device cpu" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("größer\n".encode())))
     given: list[str] = []
-    monkeypatch.setattr("hybridgen.api.run", lambda options, fields, *_: given.append(fields["prompt"]))
+    monkeypatch.setattr("hybridgen.api.spine.run", lambda options, fields, *_: given.append(fields["prompt"]))
     for words in ("@prompt.txt", "-", "@@home", "plain"):
         assert call(["run", "-p", words]) == 0
     assert given == ["a red circle", "größer", "@home", "plain"]

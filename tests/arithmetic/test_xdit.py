@@ -97,7 +97,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xfuser, "is_installed", lambda _: True)
     monkeypatch.setattr(xfuser, "device_of", lambda device: device)
     monkeypatch.setattr(xfuser, "check_machine", lambda *_: None)
-    monkeypatch.setattr("hybridgen.api.device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr("hybridgen.api.spine.device_name", lambda _: "NVIDIA H100 80GB HBM3")
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("raise SystemExit(3)", 1), ("os.remove(name)", 1)])

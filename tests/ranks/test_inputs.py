@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hybridgen import api
+from hybridgen.api import spine
 from hybridgen.engine import read_video
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.job import Job
@@ -23,7 +23,7 @@ CASE = Case("cosmos2-v2w", video=7, changes=LAYERS)
 """A video of 7 frames, of which 5 fill latent frames; a clip of 17 could take over more."""
 
 
-class Seen(api.Screen):
+class Seen(spine.Screen):
     """Keeps what a run would show."""
 
     def planned(self, recipe: Recipe, plan: Plan, inputs: Conditioning, found: list[str]) -> None:
@@ -45,8 +45,8 @@ def fields(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_dry_run_shows_the_plan_that_runs(fields: dict[str, Any], tmp_path: Path) -> None:
     dry, wet = Seen(), Seen()
     out = tmp_path / "clip.mp4"
-    assert api.run(RunOptions(out=out, dry_run=True), fields, dry) is None
-    assert api.run(RunOptions(out=out), fields, wet) is not None
+    assert spine.run(RunOptions(out=out, dry_run=True), fields, dry) is None
+    assert spine.run(RunOptions(out=out), fields, wet) is not None
     assert dry.found == wet.found
     assert dry.plan == wet.plan and dry.plan.clip.encoded_frames == len(dry.inputs.images) == 5
 
@@ -60,7 +60,7 @@ def test_the_planner_chooses_for_the_video_that_is_given(fields: dict[str, Any],
 
     screen = Chosen()
     options = RunOptions(out=tmp_path / "clip.mp4", auto=True, gpus=2, hardware="cpu")
-    api.run(options, fields, screen)
+    spine.run(options, fields, screen)
     assert chosen == [screen.plan]
 
 
@@ -73,18 +73,18 @@ def test_a_video_is_decoded_once(fields: dict[str, Any], tmp_path: Path, monkeyp
         return frames_of(path, *seek)
 
     monkeypatch.setattr(read_video, "frames_of", counted)
-    api.run(RunOptions(out=tmp_path / "clip.mp4"), fields)
+    spine.run(RunOptions(out=tmp_path / "clip.mp4"), fields)
     assert decoded == [CASE.given_video()]
 
 
 def test_ranks_but_the_first_are_sent_no_images(fields: dict[str, Any], tmp_path: Path) -> None:
     jobs: list[Job] = []
 
-    class Sent(api.Screen):
+    class Sent(spine.Screen):
         def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
             jobs.append(job)
 
-    api.run(RunOptions(out=tmp_path / "clip.mp4"), fields, Sent())
+    spine.run(RunOptions(out=tmp_path / "clip.mp4"), fields, Sent())
     (job,) = jobs
     other = job.without_images()
     assert other.inputs.images == () and other.request() == job.request()
@@ -106,6 +106,6 @@ def test_the_report_is_whole_before_anything_is_shown(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RunFailed, match="No space left") as failed:
-        api.run(options, fields)
+        spine.run(options, fields)
     assert failed.value.notes == (f"the clip is complete: {tmp_path / 'clip.mp4'}",)
     assert report.read_text() == "old" and list(tmp_path.iterdir()) == [report]

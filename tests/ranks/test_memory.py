@@ -9,7 +9,7 @@ import torch
 
 from hybridgen.distributed.peak_memory import PeakMemory
 from hybridgen.distributed.processes import RankContext
-from hybridgen.distributed.progress import Progress
+from hybridgen.engine.control import Control
 from hybridgen.engine.rank import Rank
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Clip, Plan
@@ -89,7 +89,7 @@ def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
     def measure(context: RankContext) -> int:
         cpu: Any = torch.device("cpu")
         nothing: Any = None
-        rank = Rank(context, nothing, cpu, nothing, Progress(), PeakMemory(cpu))
+        rank = Rank(context, cpu, nothing, PeakMemory(cpu), Control(), nothing)
         rank.memory.stop.set()
         torch.ones(size, dtype=torch.uint8)
         with rank.stage("load", mapped=True):

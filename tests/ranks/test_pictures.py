@@ -15,7 +15,7 @@ from diffusers.video_processor import VideoProcessor
 from PIL import Image
 from torch import Tensor
 
-from hybridgen import api
+from hybridgen.api import spine
 from hybridgen.distributed.processes import RankContext
 from hybridgen.engine.inputs import check_inputs, open_image, open_inputs
 from hybridgen.engine.options import RunOptions
@@ -119,7 +119,7 @@ def test_only_rank_0_of_a_joined_job_needs_the_files(tmp_path: Path, monkeypatch
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(RequestError, match="there is no such file") if needed else nullcontext():
-            report = api.run(options, {**fields, "size": "64x64", "frames": 17, "device": "cpu"})
+            report = spine.run(options, {**fields, "size": "64x64", "frames": 17, "device": "cpu"})
             assert report is not None and report.request.image is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hybridgen import api
+from hybridgen.api import spine
 from hybridgen.cli.main import call
 from hybridgen.engine.options import RunOptions
 from hybridgen.errors import RequestError
@@ -56,12 +56,12 @@ def warned(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> list[str]:
     """What is warned of before a run of the demo."""
     found: list[str] = []
 
-    class Seen(api.Screen):
+    class Seen(spine.Screen):
         def ready(self, recipe: Any, job: Any, warnings: list[str]) -> None:
             found.extend(warnings)
 
     monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: job.report({}, [], [], ""))
-    api.run(RunOptions(), {"model": "demo", "device": "cpu", **fields}, Seen())
+    spine.run(RunOptions(), {"model": "demo", "device": "cpu", **fields}, Seen())
     return [one for one in found if "ranks" not in one]  # a busy machine
 
 
@@ -89,13 +89,13 @@ def test_a_dry_run_looks_at_the_files_to_be_written(out: str, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     Path("taken.mp4").touch()
     with pytest.raises(RequestError) as refusal:
-        api.run(RunOptions(out=Path(out), dry_run=True), {"model": "demo"})
+        spine.run(RunOptions(out=Path(out), dry_run=True), {"model": "demo"})
     assert refusal.value.rule in ("output-exists", "output-folder")
-    assert api.run(RunOptions(out=Path("b.mp4"), dry_run=True), {"model": "demo"}) is None
+    assert spine.run(RunOptions(out=Path("b.mp4"), dry_run=True), {"model": "demo"}) is None
     assert [path.name for path in tmp_path.iterdir()] == ["taken.mp4"]
 
 
 def test_a_disk_without_room_for_the_latents_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10_000}))
     with pytest.raises(RequestError, match="has 10 kB left, and the final latents take 20 kB"):
-        api.run(RunOptions(out=tmp_path / "a.mp4", dry_run=True), {"model": "demo"})
+        spine.run(RunOptions(out=tmp_path / "a.mp4", dry_run=True), {"model": "demo"})

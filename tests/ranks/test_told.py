@@ -153,10 +153,10 @@ def test_a_clip_that_is_complete_is_said_to_be_however_the_run_ends(tmp_path: Pa
     clip, latents = tmp_path / "clip.mp4", tmp_path / "clip.latents.safetensors"
     status.mark(LATENTS_DONE, str(latents))
     status.mark(CLIP_DONE, str(clip))
-    assert launch._clean_up(job, status) == []  # type: ignore[arg-type]
+    assert launch.clean_up(job, status) == []  # type: ignore[arg-type]
     clip.touch()
     latents.touch()
-    notes = launch._clean_up(job, status)  # type: ignore[arg-type]
+    notes = launch.clean_up(job, status)  # type: ignore[arg-type]
     assert notes == [f"the clip is complete: {clip}", f"kept: {latents} (the final latents)"]
 
 

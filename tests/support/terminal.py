@@ -41,7 +41,7 @@ class Terminal:
         """Every suggested hybridgen command plans without an error; the files that it names are another matter."""
         self.monkeypatch.chdir(self.folder)
         call(shlex.split(command))
-        self.monkeypatch.setattr("hybridgen.api.open_inputs", lambda *_: Conditioning())
+        self.monkeypatch.setattr("hybridgen.api.spine.open_inputs", lambda *_: Conditioning())
         for line in self.capsys.readouterr().err.splitlines():
             if line.startswith("  try:  hybridgen run"):
                 words = [w for w in shlex.split(line.removeprefix("  try:  hybridgen ")) if w != "--dry-run"]

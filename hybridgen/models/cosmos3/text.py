@@ -33,14 +33,14 @@ PARTS = (
 
 
 class TextStream:
-    """The stream on one rank: it reads the text, keeps K and V, and frees its weights."""
+    """The stream on one rank: it reads the text, keeps K and V, and frees its weights where no clip follows."""
 
     def __init__(self, model: Cosmos3) -> None:
         self.model = model
         self.kept: dict[tuple[int, int], KeyValue] = {}
         """K and V of the text, rotated, of this rank's heads, by layer and branch."""
         self.done = False
-        """Whether the text has been read, and its weights freed."""
+        """Whether the text has been read."""
 
     def needs(self, key: str) -> bool:
         """Whether a parameter of the transformer belongs to the text stream."""
@@ -49,11 +49,13 @@ class TextStream:
 
     def read(self, texts: list[Tensor]) -> None:
         """Read the token ids [1, n] of this rank's branches; `texts` has those of every branch."""
-        assert not self.done, "the weights that read text are gone: a new request needs a new model"
+        assert not self.done, "a new request needs a new model"
         for branch in self.model.slots.branches:
             ids = texts[branch]
             self.model.slots.relay(ids.shape[1], partial(self.embed, ids), partial(self.run_blocks, branch))
         self.done = True
+        if self.model.stays:
+            return
         give_up(self.model.expert, (EMBEDDING,))
         for block in self.model.blocks():
             give_up(block, PARTS)

@@ -78,7 +78,7 @@ class Wan(Denoiser):
         self._text: dict[tuple[int, int], Tensor] = {}
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
         for index, expert in enumerate(experts):
-            for block in expert.blocks:
+            for block in self.blocks_of(expert):
                 block.attn1.set_processor(WanSelfAttention(self))
                 block.attn2.set_processor(self.cross_attention(index))
 

@@ -1,12 +1,11 @@
-"""hybridgen from Python, and the one way from a request to its clip, also for the command line. No torch."""
+"""The one way from a request to its clip, for the command line and for Python. No torch."""
 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from hybridgen.distributed.files import written_whole
 from hybridgen.engine import environment, record
@@ -18,17 +17,13 @@ from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
 from hybridgen.engine.report import Report
-from hybridgen.errors import RequestError, RunFailed, did_you_mean
+from hybridgen.errors import RequestError, RunFailed
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.choose.ask import Recommendation
-from hybridgen.planner.choose.options import PlanOptions
-from hybridgen.planner.choose.recommend import is_open, plan_for
+from hybridgen.planner.choose.recommend import is_open
 from hybridgen.recipe import library
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.fields import options as recipe_options
-from hybridgen.recipe.flags import of_keywords
 from hybridgen.recipe.resolve import faults, resolve, settings_of
 from hybridgen.recipe.results import mismatch
 
@@ -59,10 +54,9 @@ def run(
     """
     limits = options.limits
     environment.joined_rank()  # a launcher's mistakes are told first
-    recipe = _composed(options, fields)
-    settings_of(recipe).refuse_unable()
+    recipe = composed(options, fields)
     inputs = _opened(recipe)
-    recipe = _filled(recipe, options, inputs, screen)
+    recipe = filled(recipe, options, inputs, screen)
     plan = resolve(recipe, options.gpus, inputs.video_frames)
     if options.dry_run and options.engine is Engine.native:
         look(recipe, plan, options.outputs, inputs)
@@ -99,7 +93,7 @@ def _write_report(path: Path, report: Report) -> None:
         raise RunFailed("report", problem, (f"the clip is complete: {report.output}",)) from error
 
 
-def _composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
+def composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
     """The recipe of a run. Raises RequestError, with all faults of the file where it has any that flags do not mend."""
     if options.like is not None and options.recipe is not None:
         problem = f"excludes --recipe {options.recipe}: the clip's record is the recipe"
@@ -117,6 +111,7 @@ def _composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
         merged = {name: value for one in changes if not isinstance(one, str) for name, value in one.items()}
         found[0].others = tuple(one.changed(tries=()) for one in found[1:])
         raise found[0].changed(tries=[merged] if merged else [])
+    settings_of(recipe).refuse_unable()
     return recipe
 
 
@@ -128,7 +123,7 @@ def _opened(recipe: Recipe) -> Conditioning:
     return open_inputs(recipe.request, facts)
 
 
-def _filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: Screen) -> Recipe:
+def filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: Screen) -> Recipe:
     """The recipe with the degrees that the planner chooses, if it is asked to."""
     if options.auto or (options.gpus is not None and is_open(recipe)):
         choice = choose(recipe, options.gpus, options.hardware, inputs.video_frames)
@@ -177,134 +172,3 @@ def _warnings(recipe: Recipe, plan: Plan, engine: _Runner, device: str | None) -
         *engine.warnings(recipe, plan),
     ]
     return [warning for warning in found if warning]
-
-
-class _Warnings(Screen):
-    """Shows warnings through Python's warnings module."""
-
-    def ready(self, recipe: Recipe, job: Job, found: list[str]) -> None:
-        for warning in found:
-            warnings.warn(warning, stacklevel=4)  # where generate() was called
-
-
-def generate(
-    prompt: str,
-    out: str | Path | None = None,
-    *,
-    recipe: str | Path | None = None,
-    settings: Iterable[str] = (),
-    gpus: int | None = None,
-    auto: bool = False,
-    hardware: str | Path | None = None,
-    like: str | Path | None = None,
-    engine: Literal["native", "xfuser"] = "native",
-    latents: str | Path | None = None,
-    report: str | Path | None = None,
-    preview: str | Path | None = None,
-    overwrite: bool = False,
-    hang_timeout: float | None = None,
-    join_timeout: float = Limits().join,
-    quiet: bool = True,
-    **fields: Any,
-) -> Report:
-    """Make a clip as `hybridgen run` does, and return the report, whose `output` is the video's path.
-
-    prompt: what the clip shows.
-    out: the video file; without it the file is named after the prompt and the seed.
-    recipe: recipe file, or the name of one that comes with the package.
-    settings: changes of the recipe's keys, as in "request.steps=20".
-    gpus: number of ranks; without any degree the planner chooses all.
-    auto: whether the planner chooses every degree that is not given.
-    hardware: name or file of the machine that the planner plans for, by default this machine.
-    like: a clip that hybridgen wrote, whose own record is the recipe.
-    engine: what runs the plan: hybridgen itself, or xDiT's runner.
-    latents: file for the final latents (.safetensors).
-    report: file for the report (.json).
-    preview: file for a contact sheet (.png).
-    overwrite: whether files that exist may be replaced.
-    hang_timeout: seconds in which some rank must begin something new; by default a run is never ended for silence.
-    join_timeout: seconds in which the ranks of torchrun or srun must meet.
-    quiet: whether progress is not shown on stderr.
-    fields: the fields of a recipe, named as the flags are: model="demo", cfg=2, attn2d="3x3", steps=20,
-        image="first.png". Pairs may be tuples: size=(64, 64).
-
-    Ranks are new processes, and every call starts its own. In a job of torchrun or srun every rank makes the same
-    call and gets the same report.
-
-    Raises RequestError when the request cannot be served, RunFailed when a rank failed, TypeError for an unknown
-    field or a value of another type.
-    """
-    given = {name: value for name, value in locals().items() if name in RunOptions.__dataclass_fields__}
-    options = of_keywords("generate", RunOptions, given)
-    # The caller may have run torch already, and its threads do not survive a fork: start from a clean process.
-    made = run(options, {**_as_flags("generate", fields), "prompt": prompt}, _Warnings(), "forkserver")
-    assert made is not None
-    for warning in made.warnings:
-        warnings.warn(warning, stacklevel=2)
-    return made
-
-
-def plan(
-    gpus: int | None = None,
-    *,
-    recipe: str | Path | None = None,
-    settings: Iterable[str] = (),
-    nodes: int | None = None,
-    gpus_per_node: str | int | None = None,
-    hardware: str | Path | None = None,
-    heads: int | None = None,
-    model_facts: str | Path | None = None,
-    approximate: bool = False,
-    fewer: bool = False,
-    anchor: float | None = None,
-    max_time: str | float | None = None,
-    memory: str | float | None = None,
-    objective: Literal["latency", "throughput", "cost"] = "latency",
-    price: float | None = None,
-    clips: int | None = None,
-    **fields: Any,
-) -> Recommendation:
-    """Rank the ways to spread a clip over GPUs, as `hybridgen plan` does; `.best` is the recommended one.
-
-    gpus: how many there are; without it hosts, or the degrees, say so.
-    nodes: number of hosts.
-    gpus_per_node: GPUs of a host; or of every host, as in "8,8,4", which ranks fill in order.
-    recipe: recipe file, or name of one, as for generate().
-    settings: changes of its keys, as for generate().
-    hardware: a machine by name, or a YAML file of one; `hybridgen plan --help` names the default.
-    heads: attention heads instead of the model's own.
-    model_facts: YAML file of a model of your own.
-    approximate: whether pipefusion, which changes the clip, competes.
-    fewer: whether fewer GPUs are recommended where more are no faster.
-    anchor: denoise seconds of this clip that were measured on one GPU.
-    max_time: seconds that a clip may take, end to end; or text, as in "20m".
-    memory: bytes of a GPU that may be used; or text, as in "40GB".
-    objective: the time of one clip, the clips of an hour, or the GPU time of a clip; of the last two plans have copies.
-    price: money that one GPU costs an hour.
-    clips: how many clips are to be made.
-    fields: the fields of a recipe, as for generate(); degrees that are given are kept.
-
-    Nothing is started or opened. Raises RequestError when no plan can be, TypeError for an unknown field or value.
-    """
-    own = of_keywords("plan", PlanOptions, {k: v for k, v in locals().items() if k in PlanOptions.__dataclass_fields__})
-    below = of_keywords("plan", RunOptions, {"recipe": recipe, "settings": settings})
-    file = None if below.recipe is None else library.located(below.recipe)
-    return plan_for(compose(file, below.settings or [], _as_flags("plan", fields)), own)
-
-
-def _as_flags(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords in the form of the flags with their names. Raises TypeError for unknown names."""
-    names = [name for _, name, _ in recipe_options()]
-    for name in given:
-        if name not in names:
-            close = did_you_mean(name, names)
-            hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(names))}"
-            raise TypeError(f"{function}() has no option {name}; {hint}")
-    return {name: _as_flag(name, value) for name, value in given.items()}
-
-
-def _as_flag(name: str, value: Any) -> Any:
-    """A tuple in the form of a flag: 64x64, or names in a list."""
-    if not isinstance(value, tuple):
-        return str(value) if isinstance(value, Path) else value
-    return list(value) if name == "order" else "x".join(map(str, value))

@@ -1,0 +1,78 @@
+"""hybridgen run of many clips: what is shown of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import typer
+
+from hybridgen.api import many
+from hybridgen.api.session import Engine
+from hybridgen.cli import draw, text
+from hybridgen.distributed.progress import Event, clock
+from hybridgen.engine.job import Job
+from hybridgen.engine.options import RunOptions
+from hybridgen.engine.report import Report
+from hybridgen.engine.tickets import Ticket
+from hybridgen.errors import RequestError, RunFailed
+
+
+def run(options: RunOptions, fields: dict[str, Any]) -> None:
+    """Make the clips of a job. The paths of the videos go to stdout, everything else to stderr.
+
+    Ends with exit code 1 where a clip was not made.
+    """
+    screen = Lines(options.quiet)
+    found = many.run_many(options, fields, screen)
+    screen.summary(found)
+    if found.refused or found.failed:
+        raise typer.Exit(1)
+
+
+class Lines(many.ManyScreen):
+    """Lines on stderr: which clip begins, and what became of those that are not made."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.numbers: dict[str, int] = {}
+        """Numbers of clips, by their files."""
+
+    def planned_many(self, engine: Engine, count: int, shard: tuple[int, int]) -> None:
+        if not self.quiet:
+            part = f", shard {shard[0]}/{shard[1]}" if shard[1] > 1 else ""
+            text.say(*draw.head(engine.plan), f"clips   {text.counted(count, 'clip')}{part}", "")
+
+    def asked(self, wanted: many.Wanted, job: Job) -> None:
+        self.numbers[str(job.output)] = wanted.number
+
+    def event(self, ticket: Ticket, event: Event) -> None:
+        job = ticket.job
+        if event.kind == "begin" and not self.quiet:
+            text.say(
+                "",
+                f"clip {self.numbers[str(job.output)]}: {shorten(job.prompt, 60, placeholder=' ...')}, seed {job.seed}",
+            )
+
+    def made(self, wanted: many.Wanted, report: Report) -> None:
+        text.answer(str(report.output))
+
+    def skipped(self, wanted: many.Wanted, path: Path) -> None:
+        if not self.quiet:
+            text.say(f"clip {wanted.number}: {path} is there")
+
+    def refused(self, wanted: many.Wanted, error: RequestError) -> None:
+        text.say(*error.lines())
+
+    def failed(self, wanted: many.Wanted, failure: RunFailed) -> None:
+        text.say(f"clip {wanted.number} failed:", *failure.lines())
+
+    def summary(self, found: many.Summary) -> None:
+        """Show what became of all clips."""
+        if self.quiet:
+            return
+        parts = [f"{text.counted(found.made, 'clip')} made in {clock(found.seconds)} ({found.an_hour:.1f} an hour)"]
+        others = {"there already": found.skipped, "refused": found.refused, "failed": found.failed}
+        parts += [f"{count} {word}" for word, count in others.items() if count]
+        text.say("", ", ".join(parts))

@@ -1,0 +1,1 @@
+"""What is called from outside: the spine, Python's functions, and engines."""

@@ -1,0 +1,286 @@
+"""Jobs of many clips on one engine: their names, the manifest, and going on where a job has ended. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hybridgen.api.session import Engine
+from hybridgen.api.spine import Screen
+from hybridgen.distributed.progress import Event
+from hybridgen.engine.job import Job
+from hybridgen.engine.manifest import DONE, Manifest
+from hybridgen.engine.options import Engine as Runner
+from hybridgen.engine.options import RunOptions
+from hybridgen.engine.outputs import Outputs, endings, slug
+from hybridgen.engine.prepare import has_prompt
+from hybridgen.engine.report import Report
+from hybridgen.engine.tickets import Ticket
+from hybridgen.errors import Place, RequestError, RunFailed
+from hybridgen.recipe import prompts
+from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.text import plain
+
+RULES = {
+    "many": "One load of the model makes all clips of a job. What names one file cannot name those of many clips, "
+    "unless it holds {index}, {slug} or {seed}.",
+    "shard": "A shard i/n makes clip i and every n-th after it, so that n jobs make all clips, each of them once.",
+}
+AHEAD = 2
+"""Clips that are checked and wait, or are made, at a time."""
+TEMPLATE = "{index:04d}-{slug}-s{seed}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One clip of a job."""
+
+    number: int
+    """Its number among all clips of the job, from 1."""
+    fields: dict[str, Any]
+    """The fields of the request that it sets."""
+    out: str | None = None
+    """The name of its file, where its line has one."""
+    place: Place | None = None
+    fault: RequestError | None = None
+    """Why it is no clip."""
+
+
+@dataclass
+class Summary:
+    """What became of the clips of a job."""
+
+    total: int
+    """Clips of the job, or of its shard."""
+    made: int = 0
+    skipped: int = 0
+    """Clips that were there already."""
+    refused: int = 0
+    """Clips that could not be made as asked."""
+    failed: int = 0
+    """Clips in which a rank failed."""
+    seconds: float = 0.0
+    outputs: list[Path] = field(default_factory=list)
+
+    @property
+    def an_hour(self) -> float:
+        """Clips that were made, an hour."""
+        return self.made * 3600 / self.seconds if self.seconds else 0.0
+
+
+class ManyScreen(Screen):
+    """What is shown of a job of many clips; the base class shows nothing."""
+
+    def planned_many(self, engine: Engine, count: int, shard: tuple[int, int]) -> None:
+        """Show the job that is about to start."""
+
+    def event(self, ticket: Ticket, event: Event) -> None:
+        """Show what happens to a clip; called in a thread. Rank 0 shows stages and steps itself."""
+
+    def asked(self, wanted: Wanted, job: Job) -> None:
+        """Take note of a clip that is asked for."""
+
+    def made(self, wanted: Wanted, report: Report) -> None:
+        """Show that a clip is complete."""
+
+    def skipped(self, wanted: Wanted, path: Path) -> None:
+        """Show that a clip was there already."""
+
+    def refused(self, wanted: Wanted, error: RequestError) -> None:
+        """Show why a clip cannot be made."""
+
+    def failed(self, wanted: Wanted, failure: RunFailed) -> None:
+        """Show why a clip was not completed."""
+
+
+class _Under(NamedTuple):
+    """A clip that is under way."""
+
+    wanted: Wanted
+    asked: dict[str, Any]
+    ticket: Ticket
+
+
+def is_many(options: RunOptions) -> bool:
+    """Whether flags ask for a job of many clips."""
+    return any(value is not None for value in (options.prompts, options.count, options.manifest, options.shard))
+
+
+def run_many(
+    options: RunOptions, fields: dict[str, Any], screen: ManyScreen = ManyScreen(), start_method: str | None = None
+) -> Summary:
+    """Make the clips of a job, one after the other, on ranks that load the model once.
+
+    What cannot be made is told and noted, and does not end the job. Raises RequestError for a job that cannot start.
+    """
+    _check(options)
+    lines, shard = _lines(options, fields), shard_of(options.shard)
+    shared = {name: value for name, value in fields.items() if name != "prompt"}
+    engine = Engine.of(options, shared, screen, screen.event, start_method)
+    try:
+        job = _Many(options, engine, screen)
+        wanted = [one for one in job.wanted(lines) if (one.number - shard[0]) % shard[1] == 0]
+        screen.planned_many(engine, len(wanted), shard)
+        found = job.run(wanted)
+    except BaseException:
+        engine.close(at_once=True)
+        raise
+    engine.close()
+    return found
+
+
+def _check(options: RunOptions) -> None:
+    """Raise RequestError (many) for flags that go with one clip only."""
+    if options.engine is Runner.xfuser:
+        raise RequestError("many", "engine", "xfuser", "makes one clip a start", "--engine native")
+    for name in ("latents", "report", "preview"):
+        if (value := getattr(options, name)) is not None:
+            raise RequestError("many", name, value, "is for one clip", "--manifest, which says what became of each", [])
+    if options.count is not None and options.count < 1:
+        raise RequestError("quantity", "count", options.count, "must be 1 or more", [1])
+
+
+def _lines(options: RunOptions, fields: dict[str, Any]) -> list[prompts.Line]:
+    """The clips of the file, or the one prompt of the flags."""
+    if options.prompts is None:
+        return [prompts.Line(Place("", 0, 0), {"prompt": fields.get("prompt")})]
+    if fields.get("prompt") is not None:
+        problem = f"takes the place of -p {fields['prompt']!r}"
+        raise RequestError("many", "prompts", options.prompts, problem, "one of them", [{"prompt": None}])
+    return prompts.read(options.prompts)
+
+
+def shard_of(text: str | None) -> tuple[int, int]:
+    """The shard (i, n) of "i/n", or of a Slurm array's task; (1, 1) is all. Raises RequestError (shard)."""
+    env = os.environ
+    if text is None and {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"} <= env.keys():
+        least, step = int(env.get("SLURM_ARRAY_TASK_MIN", "0")), int(env.get("SLURM_ARRAY_TASK_STEP", "1"))
+        text = f"{(int(env['SLURM_ARRAY_TASK_ID']) - least) // step + 1}/{env['SLURM_ARRAY_TASK_COUNT']}"
+    if text is None:
+        return 1, 1
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    index, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= index <= count:
+        raise RequestError("shard", "shard", text, "is not i/n with i from 1 to n", ["1/4"])
+    return index, count
+
+
+class _Many:
+    """A job of many clips at work."""
+
+    def __init__(self, options: RunOptions, engine: Engine, screen: ManyScreen) -> None:
+        self.options, self.engine, self.screen = options, engine, screen
+        index, count = shard_of(options.shard)
+        part = f".{index}of{count}" if count > 1 else ""
+        stem = Path(options.prompts).stem if options.prompts not in (None, "-") else "clips"
+        self.manifest = Manifest.at(options.manifest or Path(f"{stem}.manifest{part}.jsonl"))
+        self.under: deque[_Under] = deque()
+        self.found = Summary(0)
+
+    def wanted(self, lines: list[prompts.Line]) -> Iterator[Wanted]:
+        """Every clip: each line as often as --count says."""
+        number, count = 0, self.options.count or 1
+        for line in lines:
+            for again in range(count):
+                number += 1
+                given = dict(line.given)
+                out = given.pop(prompts.OUT, None)
+                place = line.place if line.place.line else None
+                if line.fault is None:
+                    given["seed"] = self._seed(given, number - again) + again
+                yield Wanted(number, given, out, place, line.fault)
+
+    def _seed(self, given: dict[str, Any], number: int) -> int:
+        """The seed of a clip's first repetition: as given, or one of its prompt, so that a job draws it again."""
+        seed = given.get("seed", self.engine.recipe.request.seed)
+        if seed is not None:
+            return int(seed)
+        text = f"{number} {given.get('prompt')}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
+
+    def run(self, wanted: list[Wanted]) -> Summary:
+        """Make every clip that is not there."""
+        self.found, began = Summary(len(wanted)), time.monotonic()
+        for one in wanted:
+            self._start(one)
+            while len(self.under) >= AHEAD:
+                self._finish()
+        while self.under:
+            self._finish()
+        self.found.seconds = time.monotonic() - began
+        return self.found
+
+    def _start(self, one: Wanted) -> None:
+        """Ask for a clip, unless it is there or cannot be made."""
+        asked: dict[str, Any] = {}
+        try:
+            if one.fault is not None:
+                raise one.fault
+            recipe = self.engine.clip(one.fields)
+            if not has_prompt(recipe.request):
+                raise RequestError("prompt-missing", "prompt", None, "is missing; say what the clip shows")
+            asked = {"model": self.engine.plan.facts.name, **plain(recipe.request)}
+            there = self.manifest.made(one.number, asked)
+            if there is not None:
+                self.found.skipped += 1
+                self.found.outputs.append(there)
+                self.screen.skipped(one, there)
+                return
+            video = self._name(one, recipe)
+            again = one.number in self.manifest.entries  # what a job left behind is its own
+            job = self.engine.job_of(recipe, Outputs(video, overwrite=self.options.overwrite or again))
+            self.screen.asked(one, job)
+            self.under.append(_Under(one, asked, self.engine.ranks.submit(job)))
+        except RequestError as error:
+            if error.rule == "manifest":
+                raise
+            fault = error if one.place is None or error.place else error.changed(place=one.place, tries=())
+            self.found.refused += 1
+            self.screen.refused(one, fault)
+            self.manifest.note(one.number, status="refused", asked=asked, error=fault.message)
+
+    def _name(self, one: Wanted, recipe: Recipe) -> Path:
+        """The file of a clip: as its line says, or by the template."""
+        ending = endings(self.engine.plan.clip.frames if recipe.request.frames is None else recipe.request.frames)[0]
+        template = one.out or str(self.options.out or f"{TEMPLATE}{ending}")
+        named = {"index": one.number, "seed": recipe.request.seed, "slug": slug(recipe.request.prompt or "")}
+        try:
+            name = template.format(**named)
+        except (KeyError, ValueError, IndexError, AttributeError) as error:
+            problem = "is no name: in braces it takes index, seed and slug"
+            raise RequestError("many", "out", template, problem, [f"{TEMPLATE}{ending}"]) from error
+        if one.out is None and name == template and self.found.total > 1:
+            raise RequestError(
+                "many", "out", template, f"names one file for {self.found.total} clips", [f"{TEMPLATE}{ending}"]
+            )
+        return Path(name)
+
+    def _finish(self) -> None:
+        """Wait for the clip that was asked for first, and note what became of it."""
+        one, asked, ticket = self.under.popleft()
+        try:
+            report = ticket.result()
+        except RunFailed as failure:
+            self.found.failed += 1
+            self.screen.failed(one, failure)
+            self.manifest.note(one.number, status="failed", asked=asked, error=failure.message)
+            return
+        self.found.made += 1
+        self.found.outputs.append(report.output)
+        self.manifest.note(
+            one.number,
+            status=DONE,
+            asked=asked,
+            output=os.path.relpath(report.output, self.manifest.path.parent),
+            bytes=report.output.stat().st_size,
+            latents_sha256=report.latents_sha256,
+            seconds=report.timings_s.total,
+        )
+        self.screen.made(one, report)

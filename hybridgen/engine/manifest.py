@@ -1,0 +1,73 @@
+"""The manifest of a job of many clips: what became of each, so that the job can go on where it ended. No torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hybridgen.distributed.files import check_folder, read_bytes, written_whole
+from hybridgen.engine import record
+from hybridgen.errors import RequestError
+
+RULE = "manifest"
+RULES = {
+    RULE: "The manifest says what became of every clip of a job. It belongs to one list of clips: a job that has "
+    "another list, or other settings, needs another manifest.",
+}
+MOST_BYTES = 2**30
+DONE = "done"
+
+
+@dataclass
+class Manifest:
+    """A file of JSON lines, one a clip by its number. It is written whole after every clip, and never half."""
+
+    path: Path
+    entries: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, path: Path) -> Manifest:
+        """The manifest in a file, which may not be there yet. Raises RequestError (manifest, output-folder)."""
+        check_folder("manifest", path)
+        try:
+            lines = read_bytes(path, MOST_BYTES).decode().splitlines()
+            found = [json.loads(line) for line in lines if line.strip()]
+            return cls(path, {int(entry["clip"]): dict(entry) for entry in found})
+        except FileNotFoundError:
+            return cls(path)
+        except OSError as error:
+            raise RequestError(RULE, "manifest", path, f"cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RequestError(RULE, "manifest", path, "is no manifest of a job", "another name") from error
+
+    def note(self, number: int, **entry: Any) -> None:
+        """Note what became of a clip, and write the file. Raises OSError."""
+        self.entries[number] = {"clip": number, **entry}
+        lines = [json.dumps(self.entries[one], ensure_ascii=False) for one in sorted(self.entries)]
+        with written_whole(self.path) as part:
+            part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def made(self, number: int, asked: dict[str, Any]) -> Path | None:
+        """The file of a clip that was made already as it is asked for, and is whole; None where it must be made.
+
+        Raises RequestError (manifest) where that number was another clip.
+        """
+        entry = self.entries.get(number, {})
+        if entry.get("status") != DONE:
+            return None
+        if entry.get("asked") != asked:
+            problem = f"has another clip as number {number}: {json.dumps(entry.get('asked'), ensure_ascii=False)[:120]}"
+            raise RequestError(RULE, "manifest", self.path, problem, "another name for another list")
+        path = self.path.parent / str(entry["output"])
+        return path if self._is_whole(path, entry) else None
+
+    def _is_whole(self, path: Path, entry: dict[str, Any]) -> bool:
+        """Whether the file is there, as long as it was, and carries the record of the same latents."""
+        try:
+            if path.stat().st_size != entry["bytes"]:
+                return False
+            return record.read(path).latents_sha256 == str(entry["latents_sha256"])
+        except (OSError, KeyError, RequestError):
+            return False
