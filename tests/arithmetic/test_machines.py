@@ -12,6 +12,7 @@ from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.names import by_name, close, machine_of
 from hybridgen.planner.hardware.rates import GENERATIONS
+from tests.support import machines
 
 DRIVERS = {
     "NVIDIA GB200": "gb200-nvl72",
@@ -146,3 +147,7 @@ def test_the_list_of_machines_is_readable_at_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(MACHINES) + 1 and max(map(len, lines)) <= 80
     assert all(line.split()[0] in MACHINES for line in lines[1:])
+
+
+def test_the_page_of_machines_and_settings_is_what_is_declared() -> None:
+    assert machines.DOCUMENT.read_text(encoding="utf-8") == machines.document(), "python -m tests.support.machines"
