@@ -24,10 +24,10 @@ Written by `python -m tests.support.machines` from what is declared; do not edit
 
 ## Machines
 
-What `--hardware` takes by name, with the figures of the datasheets. Rates are dense and in TFLOP/s, and bf16 is summed in
-fp32. A dash says that the tensor cores have no such numbers. Rates that are reached in a pipeline are fitted to published
-times. Where nothing was published for a generation they are assumed to be those of another one, and the range is wider.
-`hybridgen hardware NAME` shows every constant with its origin.
+What `--hardware` takes by name, with the figures of the datasheets. Rates are dense and in TFLOP/s, and bf16 is summed
+in fp32. A dash says that the tensor cores have no such numbers. Rates that are reached in a pipeline are fitted to
+published times. Where nothing was published for a generation they are assumed to be those of another one, and the range
+is wider. `hybridgen hardware NAME` shows every constant with its origin.
 
 """
 SETTINGS_HEAD = """
