@@ -13,7 +13,7 @@ from hybridgen.models import catalogue, checkpoint, look
 from hybridgen.models.cosmos import guardrail
 from hybridgen.plan import kernels, settings
 from hybridgen.planner import facts_file
-from hybridgen.planner.choose import no_plan, objective, recommend
+from hybridgen.planner.choose import anchor, no_plan, objective
 from hybridgen.planner.hardware import lookup
 from hybridgen.planner.price import settings as prices
 from hybridgen.recipe import check, clip, prompts, resolve
@@ -68,8 +68,22 @@ OTHERS = {
 def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     modules = (
-        *(catalogue, check, checkpoint, clip, facts_file, inputs, interop, kept, kernels, look, lookup, machine),
-        *(manifest, many, no_plan, objective, prepare, prices, prompts, recommend, record, resolve, session, settings),
+        *(
+            anchor,
+            catalogue,
+            check,
+            checkpoint,
+            clip,
+            facts_file,
+            inputs,
+            interop,
+            kept,
+            kernels,
+            look,
+            lookup,
+            machine,
+        ),
+        *(manifest, many, no_plan, objective, prepare, prices, prompts, record, resolve, session, settings),
     )
     tables = (*(module.RULES for module in modules), registry.explanations(), {guardrail.RULE: guardrail.WHY})
     return {rule: why for table in tables for rule, why in table.items()}

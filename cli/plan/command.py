@@ -22,8 +22,6 @@ from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.no_plan import all_rejected
 from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.ranking import Candidate, kinds
-from hybridgen.planner.hardware.known import DEFAULT
-from hybridgen.planner.hardware.lookup import find
 from hybridgen.recipe.check import check
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
@@ -69,8 +67,8 @@ def plan(own: PlanFlags, given: dict[str, Any]) -> None:
 def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
     """The planner's recommendation; a warning goes to stderr. Raises RequestError."""
     found = recommend.plan_for(recipe, own)
-    if own.anchor is not None:
-        text.say(*recommend.doubts(find(own.hardware or DEFAULT), found.ask.template, own.anchor))
+    if found.ask.anchor is not None:
+        text.say(*found.ask.anchor.doubts(found.ask.hardware.title))
     return found
 
 

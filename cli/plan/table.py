@@ -12,7 +12,6 @@ from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import used
-from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders, hosts_of
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
@@ -34,7 +33,9 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
         place += f" in {len(sizes)} {domains(hardware)}s of {_sizes(sizes)}, {hardware.outside.name} between them"
     note = f", {gigabytes(found.ask.memory)} GB of each" if found.ask.memory else ""
     note += " (no --hardware given)" if assumed else ""
-    source = "given by --anchor" if _anchored(hardware) else "predicted"
+    anchor = found.ask.anchor
+    source = "predicted" if anchor is None else "given by --anchor"
+    source += f" of {anchor.gpus} GPUs as {anchor.plan.degrees}" if anchor is not None and anchor.gpus > 1 else ""
     fitting_count = len(found.candidates)
     kind = "exact " if all(c.plan.exact for c in found.candidates) else ""
     fits = f"{fitting_count} {kind}plans fit" if fitting_count > 1 else f"1 {kind}plan fits"
@@ -63,11 +64,6 @@ def _sizes(sizes: Sequence[int]) -> str:
     return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) <= 4 else f"up to {max(sizes)}"
 
 
-def _anchored(hardware: Hardware) -> bool:
-    """Whether the rates of a machine follow from a measured time of one GPU."""
-    return "--anchor" in hardware.attention.origin
-
-
 def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
     """The table of plans. Where it is too wide, columns of words are dropped before numbers."""
     numbers = ("denoise s", "clip s", "speed-up", "eff", "comm", "GB/GPU")
@@ -88,7 +84,7 @@ def plans(found: Recommendation, shown: Sequence[Candidate]) -> list[str]:
         )  # fmt: skip
     across = not borders(found.ask.gpus, found.ask.hardware).is_one_domain(found.ask.gpus)
     drop = ("why not first", "mesh order") if across else ("mesh order", "why not first")
-    more = ("denoise s", "GPU s/clip", "GB/GPU", "clips/h") if made else ()
+    more = ("denoise s", "GPU s/clip", "GB/GPU", "clips/h", "money/clip") if made else ()
     return fitting(titles, rows, (*drop, "speed-up", "comm", "eff", *more), (*made, *numbers))
 
 
@@ -101,7 +97,7 @@ def reasons(found: Recommendation) -> list[str]:
     if hardware.error.value > 0.15:
         words = f"the predicted time plus or minus {hardware.error.value:.0%} ({hardware.error.origin}). "
         words += "The ranking is more certain than the times."
-        if not _anchored(hardware):
+        if found.ask.anchor is None:
             words += " Give --anchor SECONDS, a measured denoise time of one GPU."
         lines += paragraph("range", words)
     return lines

@@ -97,7 +97,7 @@ def plan(
     model_facts: str | Path | None = None,
     approximate: bool = False,
     fewer: bool = False,
-    anchor: float | None = None,
+    anchor: str | float | None = None,
     max_time: str | float | None = None,
     memory: str | float | None = None,
     objective: Literal["latency", "throughput", "cost"] = "latency",
@@ -117,7 +117,7 @@ def plan(
     model_facts: YAML file of a model of your own.
     approximate: whether pipefusion, which changes the clip, competes.
     fewer: whether fewer GPUs are recommended where more are no faster.
-    anchor: denoise seconds of this clip that were measured on one GPU.
+    anchor: denoise seconds of this clip, measured on one GPU; or on several, as in "8:54.3:cfg2 ulysses4".
     max_time: seconds that a clip may take, end to end; or text, as in "20m".
     memory: bytes of a GPU that may be used; or text, as in "40GB".
     objective: the time of one clip, the clips of an hour, or the GPU time of a clip; of the last two plans have copies.

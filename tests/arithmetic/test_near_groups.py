@@ -14,8 +14,8 @@ from benchmarks.published import rows
 from hybridgen.errors import RequestError
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose import anchor
 from hybridgen.planner.choose.orders import best_order
-from hybridgen.planner.choose.recommend import anchored
 from hybridgen.planner.hardware.constants import Constant, Hardware, Near
 from hybridgen.planner.hardware.hosts import Borders, borders
 from hybridgen.planner.hardware.lookup import find
@@ -153,7 +153,8 @@ def test_published_times_over_two_sockets() -> None:
     """
     taken = {row.config: row for row in rows() if row.model == "cogvideox1.5-5b"}
     alone = taken["cfg1"]
-    box = anchored(find("l40"), alone.plan(), alone.seconds - cost.cost(alone.plan(), find("l40")).end)
+    denoise = alone.seconds - cost.cost(alone.plan(), find("l40")).end
+    box = anchor.anchored(find("l40"), anchor.read(denoise, alone.plan(), find("l40"), {}))
     socket = {
         field: getattr(box.inside, field) for field in ("bandwidth", "latency", "hop", "gather", "reduce", "neighbour")
     }

@@ -14,7 +14,7 @@ from benchmarks.published import rows
 from hybridgen.cli.main import call
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Clip, Plan
-from hybridgen.planner.choose import recommend
+from hybridgen.planner.choose import anchor, recommend
 from hybridgen.planner.choose.ask import Ask
 from hybridgen.planner.choose.ranking import GAINS, SAVING, TIE
 from hybridgen.planner.choose.reasons import decisive
@@ -158,10 +158,11 @@ def test_fewer_says_what_the_rest_could_do(plan: Any) -> None:
 
 def test_an_anchor_sets_one_gpu_s_time_and_narrows_the_range() -> None:
     template = Plan(WAN22, PUBLISHED_CLIP, Degrees())
-    machine = recommend.anchored(find("h200"), template, 500)
+    measured = anchor.read(500, template, find("h200"), {})
+    machine = anchor.anchored(find("h200"), measured)
     before, found = (recommend.recommend(Ask(template, 8, m)) for m in (find("h200"), machine))
     assert found.one_gpu == pytest.approx(500) and before.one_gpu > 700
-    assert recommend.doubts(find("h200"), template, 500) == []
+    assert measured.doubts("H200") == []
     (low, high), (wide_low, wide_high) = found.best.cost.range, before.best.cost.range
     assert high / low < wide_high / wide_low
 
@@ -170,7 +171,7 @@ def test_an_anchor_far_from_the_prediction_is_doubted(plan: Any, capsys: pytest.
     for seconds, far in ((5.7, True), (130, False), (1000, False), (1200, True)):
         assert call(["plan", "--gpus", "8", "--anchor", str(seconds), "-q"]) == 0
         said = capsys.readouterr().err
-        assert said.startswith(f"warning: --anchor {seconds:g} s is far from the") == far
+        assert said.startswith(f"warning: --anchor {seconds:g} is far from the") == far
         assert said.count("\n") == far
 
 

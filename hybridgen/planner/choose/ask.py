@@ -10,6 +10,7 @@ from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose.anchor import Anchor
 from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
@@ -36,6 +37,8 @@ class Ask:
     """Bytes that a GPU may use, instead of all it has."""
     max_time: float | None = None
     """Seconds that a clip may take, end to end."""
+    anchor: Anchor | None = None
+    """The measured time to which the rates of the hardware are scaled already."""
     aim: Aim = Aim()
     """What a plan is chosen for."""
 

@@ -31,7 +31,11 @@ class PlanOptions:
     model_facts: Path | None = flag("A model of your own, described in YAML.", panel=MODEL, metavar="FILE.yaml")
     approximate: bool = flag("Let pipefusion compete, which changes the clip.", panel=CHOICE, default=False)
     fewer: bool = flag("Recommend fewer GPUs where more are no faster.", panel=CHOICE, default=False)
-    anchor: float | None = flag("Denoise seconds of this clip, measured on one GPU.", panel=CHOICE, metavar="SECONDS")
+    anchor: str | float | None = flag(
+        "Denoise seconds of this clip, measured on one GPU; or on several, as in '8:54.3:cfg2 ulysses4'.",
+        panel=CHOICE,
+        metavar="[GPUS:]SECONDS[:SPLIT]",
+    )
     max_time: str | float | None = flag(
         "Refuse plans whose clip takes longer, as in 90s or 20m.", panel=CHOICE, metavar="TIME"
     )

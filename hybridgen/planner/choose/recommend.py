@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
-from hybridgen.plan.plan import Plan
+from hybridgen.planner.choose import anchor
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
 from hybridgen.planner.choose.fleet import best_fleet, every_fleet
@@ -23,18 +22,9 @@ from hybridgen.planner.choose.search import search, search_best
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
-from hybridgen.planner.price.cost import cost, one_gpu_seconds
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.resolve import given_degrees, published_frames, refuse_idle_options, with_heads
+from hybridgen.recipe.resolve import MAX_RANKS, given_degrees, published_frames, refuse_idle_options, with_heads
 from hybridgen.strategies.registry import OVERLAID, Degrees
-
-RULES = {
-    "anchor": "--anchor scales the machine's rates so that one GPU denoises this clip in the given time. What does not "
-    "scale, such as the host's launches, must fit into it.",
-}
-
-MAX_SURPRISE = 3
-"""Factor by which a measured time may differ from the prediction without a warning."""
 
 
 def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
@@ -55,7 +45,9 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
     except RequestError as error:
         raise error.changed(value=recipe.request.frames) if error.flag == "frames" else error from error
     if options.anchor is not None:
-        ask = replace(ask, hardware=anchored(machine, ask.template, options.anchor))
+        known = sum(machine.hosts) or MAX_RANKS
+        measured = anchor.read(options.anchor, ask.template, machine, ask.fixed, known)
+        ask = replace(ask, hardware=anchor.anchored(machine, measured), anchor=measured)
     ask = replace(ask, approximate=options.approximate, memory=memory, max_time=max_time, aim=options.aim)
     try:
         if ask.aim.objective is not Objective.latency:
@@ -88,33 +80,6 @@ def recommend(ask: Ask) -> Recommendation:
     if not found.candidates:
         raise refusal(ask, found.rejected)
     return explained(found)
-
-
-def anchored(hardware: Hardware, plan: Plan, seconds: float) -> Hardware:
-    """The machine on which one GPU denoises in `seconds`: its rates scaled together. Raises RequestError (anchor)."""
-    alone = cost(replace(plan, degrees=Degrees()), hardware)
-    scaled = sum(item.seconds for item in alone.items if item.bound in ("compute", "memory"))
-    factor = (seconds - (alone.denoise - scaled)) / scaled
-    if math.isfinite(seconds) and factor > 0:
-        return hardware.slower(factor, f"scaled to --anchor {seconds:g} s")
-    possible = math.isfinite(seconds) and seconds > 0
-    problem = f"is less than one {hardware.title} can take" if possible else "must be a number of seconds above 0"
-    problem += f"; predicted: {_three_digits(alone.denoise)}"
-    raise RequestError("anchor", "anchor", f"{seconds:g}", problem, tries=[{"anchor": None}])
-
-
-def doubts(hardware: Hardware, plan: Plan, seconds: float) -> list[str]:
-    """A warning where a measured denoise time is far from what is predicted: minutes for seconds, or another clip."""
-    predicted = one_gpu_seconds(plan, hardware)
-    if max(seconds / predicted, predicted / seconds) <= MAX_SURPRISE:
-        return []
-    words = f"--anchor {seconds:g} s is far from the {_three_digits(predicted)} s predicted for one {hardware.title}"
-    return [f"warning: {words}; is it in seconds, and of this clip on one GPU?"]
-
-
-def _three_digits(seconds: float) -> str:
-    """A number with three digits: 1450, 57.4, 0.0131."""
-    return f"{float(f'{seconds:.3g}'):g}"
 
 
 def widths(gpus: int) -> list[int]:
