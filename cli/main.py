@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import typer
@@ -66,6 +67,8 @@ def version(
         raise typer.Exit(2)
 
 
+MOST_SAID = 400
+"""Characters that are said of a command that cannot be read; some of it is what was typed."""
 OF_THIS_MACHINE = ("device", "gpus-present", "model-unavailable")
 """Rules that can be broken on a single machine of a joined job."""
 
@@ -143,7 +146,7 @@ def _usage(error: Any, arguments: list[str]) -> RequestError:
         return found
     context = getattr(error, "ctx", None)
     tries = [] if context is None else [f"{context.command_path} --help"]
-    return RequestError("usage", "", None, " ".join(error.format_message().split()), tries=tries)
+    return RequestError("usage", "", None, shorten(error.format_message(), MOST_SAID, placeholder=" ..."), tries=tries)
 
 
 if __name__ == "__main__":

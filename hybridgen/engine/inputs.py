@@ -104,7 +104,7 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
     """Decode the last frames of a video. Raises RequestError (video, video-frames)."""
     from PIL import Image
 
-    from hybridgen.engine.read_video import last_frames
+    from hybridgen.engine.read_video import NO_VIDEO, last_frames
 
     path = regular_file("video", "video", name)
     if path.suffix.lower() in PICTURES:
@@ -114,7 +114,8 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
     try:
         frames, count = last_frames(path, facts.video_frames or clip.frames)
     except (OSError, ValueError) as error:
-        raise RequestError("video", "video", name, str(error), "mp4, mov, mkv, webm or avi", []) from error
+        near = "mp4, mov, mkv, webm or avi" if str(error) == NO_VIDEO else ""
+        raise RequestError("video", "video", name, str(error), near, []) from error
     if count < (facts.video_frames or 1):
         problem = f"has {count} frame{'s' * (count != 1)}, and {facts.name} continues {facts.video_frames or 1}"
         raise RequestError("video", "video", name, problem, "a longer video, or its last frame as --image")

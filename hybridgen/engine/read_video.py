@@ -30,8 +30,13 @@ LONGEST = 1e6
 """Seconds of the longest end of a video that is decoded."""
 STRICT = ("-xerror", "-err_detect", "crccheck+bitstream+buffer+careful+explode")
 """Words of ffmpeg that end decoding at damage, which it would paint over."""
-HDR = {"smpte2084": "PQ", "arib-std-b67": "HLG"}
-"""Transfer curves of HDR, as ffmpeg names them."""
+NO_VIDEO = "cannot be read as a video"
+UNFIT = {
+    r"\b(smpte2084|arib-std-b67)\b": "is HDR, which would be read with wrong colours; convert it to SDR first",
+    r"\bSAR (?!1:1\b)[1-9]\d*:": "has pixels that are not square; scale it to square ones first",
+    r"\b(top|bottom) (coded )?first\b": "is interlaced, so each frame shows two moments; deinterlace it first",
+}
+"""What ffmpeg says of streams whose frames, as they are stored, are not the pictures that players show."""
 PAGE = 2**17
 """Bytes in which the last page of an Ogg file begins."""
 PIXELS = 2**26
@@ -50,7 +55,10 @@ class Length(NamedTuple):
 
 
 def length_of(path: Path) -> Length:
-    """Count the frames of a video without decoding. Raises ValueError: no video, no end of it in time, cut off, HDR."""
+    """Count the frames of a video without decoding.
+
+    Raises ValueError for what is no video, is cut off, takes too long to read, or is UNFIT.
+    """
     words = ["-map", "0:V:0", "-c", "copy", "-frames:v", str(COUNTED), "-f", "null", "-progress", "pipe:1", "-nostats"]
     try:
         command = _command(path, [], [*words, "-"], level="level+info")
@@ -60,12 +68,12 @@ def length_of(path: Path) -> Length:
     said, told = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     frames, micros = re.findall(r"^frame=(\d+)$", said, re.M), re.findall(r"^out_time_us=(\d+)$", said, re.M)
     if done.returncode or not frames or not int(frames[-1]):
-        raise ValueError("cannot be read as a video")
+        raise ValueError(NO_VIDEO)
     if _is_cut_off(path) or re.search(r"^(\[.* @ .*\] )?\[error\] .*(partial file|ended prematurely)", told, re.M):
         raise ValueError("is cut off: its end is missing")
-    for name, curve in HDR.items():
-        if re.search(rf"^\[info\] +Stream #0:\d.*: Video: .*\b{name}\b", told, re.M):
-            raise ValueError(f"is HDR ({curve}), which would be read with wrong colours; convert it to SDR first")
+    for said_of_it, problem in UNFIT.items():
+        if re.search(rf"^\[info\] +Stream #0:\d.*: Video: .*{said_of_it}", told, re.M):
+            raise ValueError(problem)
     return Length(int(frames[-1]), int(micros[-1]) / 1e6 if micros else 0.0)
 
 
@@ -91,7 +99,7 @@ def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
         frames.append(frame)
         count += 1
     if not count:
-        raise ValueError("cannot be read as a video")
+        raise ValueError(NO_VIDEO)
     return list(frames), count
 
 

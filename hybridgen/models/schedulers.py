@@ -97,6 +97,9 @@ def look(folder: Folder, kind: str) -> Config:
 
 def _impossible(config: Config) -> Iterator[tuple[str, str]]:
     """Settings of UniPC that diffusers itself stops at, or that make NaN, and why."""
+    betas, count = config["trained_betas"], config["num_train_timesteps"]
+    if betas is not None and len(betas) != count:
+        yield f"has {len(betas)} trained_betas", f"there must be one for each of {count} num_train_timesteps"
     flow, to_zero = config["use_flow_sigmas"], config["final_sigmas_type"] != "sigma_min"
     if (flow or config["prediction_type"] == "flow_prediction") and not config["predict_x0"]:
         yield "has predict_x0 off", "a flow is turned into clean latents"

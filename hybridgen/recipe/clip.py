@@ -12,6 +12,9 @@ from hybridgen.plan.plan import Clip
 from hybridgen.plan.settings import settings
 from hybridgen.recipe.fields import Request
 
+MOST_FPS = 1000
+"""More frames per second than any screen shows; containers hold no much larger rates."""
+
 RULES = {
     "frames": "The VAE packs 4 frames into one latent frame, after a first frame of its own.",
     "size": "The VAE and the transformer's patches divide a frame into cells of this many pixels.",
@@ -91,8 +94,8 @@ def _most_frames(facts: ModelFacts) -> int:
 def _counts(request: Request, facts: ModelFacts) -> int:
     """The number of steps, after a check of frame rate and seed. Raises RequestError (steps, fps, seed)."""
     steps = _steps(request, facts)
-    if request.fps is not None and request.fps < 1:
-        raise RequestError("fps", "fps", request.fps, "must be 1 or more", [facts.defaults.fps])
+    if request.fps is not None and not 1 <= request.fps <= MOST_FPS:
+        raise RequestError("fps", "fps", request.fps, f"must be 1 to {MOST_FPS}", [facts.defaults.fps])
     if request.seed is not None and not 0 <= request.seed < 2**63:
         raise not_legal("seed", "seed", request.seed, "is not between 0 and 2^63 - 1", [0, 2**63 - 1])
     return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -171,6 +172,8 @@ def loader() -> Any:
         }
 
     def whole(reader: Any, node: Any) -> int | str:
+        if ":" in node.value or re.match("[-+]?0[0-9_]", node.value):  # 1:30 would be 90, and 010 would be 8
+            return str(node.value)
         try:
             number = reader.construct_yaml_int(node)
         except ValueError:  # 0x_, or more digits than Python reads

@@ -76,6 +76,8 @@ REFUSED = [
     ("run --model demo -p x --size 64", "degree-format", "--size 64: is not width x height; nearest: 64x64"),
     ("run --model demo -p x --steps 0", "steps", "nearest: 1"),
     ("run --model demo -p x --fps 0", "fps", "nearest: 8"),
+    ("run --model demo -p x --fps 100000", "fps", "must be 1 to 1000; nearest: 8"),
+    (f"run {4000 * 'a'} {4000 * 'b'}", "usage", "Got unexpected extra argument"),
     ("run --model demo -p x --size 1040x16", "positions", "nearest: 1024x16"),
     ("run --model demo -p x --frames 257", "positions", "nearest: 253"),
     ("run --model demo -p x --guidance nan", "guidance", "nearest: 3"),

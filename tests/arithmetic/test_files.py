@@ -264,3 +264,11 @@ def test_many_keys_of_few_bytes_are_refused(tmp_path: Path) -> None:
     file.write_text("a0: &a0 [x]\n" + "".join(lists))
     with pytest.raises(RequestError, match="more than 10,000 keys"):
         facts_file.read(file)
+
+
+@pytest.mark.parametrize("written", ["010", "1:30", "0o10", "-017"])
+def test_numbers_that_yaml_reads_otherwise_than_people_are_refused(written: str, tmp_path: Path) -> None:
+    """Of 010 it would make 8, and of 1:30, as in clocks, 90."""
+    (tmp_path / "r.yaml").write_text(f"schema: 1\nmodel: demo\nrequest: {{steps: {written}}}\n")
+    with pytest.raises(RequestError, match=f"request.steps '{written}': must be a whole number"):
+        compose(tmp_path / "r.yaml", [], {})

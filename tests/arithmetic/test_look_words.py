@@ -175,3 +175,9 @@ def test_no_two_steps_have_one_noise_level(config: dict[str, Any], steps: int, r
     else:
         with pytest.raises(RequestError, match=f"{steps} steps"):
             schedulers.check_steps(folder, steps)
+
+
+def test_trained_betas_are_as_many_as_their_steps(tmp_path: Path) -> None:
+    stored.change_json(stored.demo(tmp_path) / "scheduler/scheduler_config.json", trained_betas=[0.1, 0.2])
+    with pytest.raises(RequestError, match="has 2 trained_betas.* one for each of 1000"):
+        from_folder(tmp_path)

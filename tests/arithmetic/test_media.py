@@ -222,11 +222,18 @@ def test_damage_inside_a_video_is_told(name: str, words: list[str], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("curve", "says"), [("smpte2084", "is HDR .PQ."), ("arib-std-b67", "is HDR .HLG."), ("bt709", "")]
+    ("filter", "says"),
+    [
+        ("setparams=color_trc=smpte2084", "is HDR"),
+        ("setparams=color_trc=arib-std-b67", "is HDR"),
+        ("setsar=8/9", "pixels that are not square"),
+        ("setfield=tff", "is interlaced"),
+        ("setparams=color_trc=bt709,setsar=1", ""),
+    ],
 )
-def test_hdr_is_not_read_as_sdr(curve: str, says: str, tmp_path: Path) -> None:
-    """The transfer curve of the pictures counts, not what the tags say."""
-    words = ["-vf", f"setparams=color_trc={curve}", "-c:v", "libx264", "-pix_fmt", "yuv420p10le"]
+def test_frames_that_players_show_otherwise_are_refused(filter: str, says: str, tmp_path: Path) -> None:
+    """What the pictures are counts, not what the tags say."""
+    words = ["-vf", filter, "-flags", "+ildct+ilme" if "tff" in filter else "-ildct", "-c:v", "libx264"]
     tags = ["-metadata", "title=[error] partial file", "-metadata", "comment=Stream #0:0: Video: smpte2084"]
     path = encode(tmp_path / "a.mp4", NOISE, *words, *tags)
     if says:
