@@ -57,6 +57,7 @@ def make_job(
     recipe: with its seed.
     inputs: the files that the clip is conditioned on, opened. Of a joined job rank 0 alone has them.
     """
+    plan.settings.refuse_unable()
     check_prompt(recipe, plan)
     request, facts = recipe.request, plan.facts
     assert request.prompt is not None and request.seed is not None

@@ -20,9 +20,11 @@ DEGREES = {d.engines[TARGET]: d.name for d in registry.DEGREES if TARGET in d.en
 """TensorRT-LLM's names of degrees that are numbers, and the names here."""
 KNOWN = (
     *("image", "last_image", "video", "size", "frames", "steps", "guidance", "guidance_2", "seed", "fps"),
-    *("device", "dtype", "attention"),
+    *("device", "dtype", "attention", "weights", "compile"),
 )
 """Fields of request and runtime that are in the file, named in a warning of its own, or refused."""
+QUANTISED = {"fp8": "FP8_BLOCK_SCALES", "nvfp4": "NVFP4"}
+"""TensorRT-LLM's names of how matrices are held; it makes them of bf16 weights while it loads."""
 BACKENDS = {"sdpa": "VANILLA", "flash-attn-4": "FA4"}
 """TensorRT-LLM's names of kernels; VANILLA returns no log-sum-exp, so merging needs FA4."""
 
@@ -42,10 +44,17 @@ def export(recipe: Recipe, plan: Plan) -> Export:
         "revision": plan.facts.revision,
         "attention_config": {"backend": _backend(recipe, plan)},
         "parallel_config": parallel,
+        "quant_config": _quantised(plan),
+        "torch_compile_config": {"enable": True} if plan.settings.compile else None,
         "compilation_config": {"resolutions": [[clip.height, clip.width]], "num_frames": [clip.frames]},
     }
     kept = {name: value for name, value in content.items() if value}
     return Export(yaml.safe_dump(kept, sort_keys=False, default_flow_style=None), _warnings(recipe, plan))
+
+
+def _quantised(plan: Plan) -> dict[str, Any] | None:
+    weights = plan.settings.weights
+    return {"quant_algo": QUANTISED[weights], "dynamic": True} if weights else None
 
 
 def _backend(recipe: Recipe, plan: Plan) -> str:
@@ -58,13 +67,15 @@ def _lacks(recipe: Recipe, plan: Plan) -> dict[str, bool]:
     """What the engine lacks, and whether the plan needs it."""
     degrees, count = plan.degrees, plan.tokens.tokens
     kernel = recipe.runtime.attention or "auto"
-    merged = degrees.cp > 1
+    merged, weights = degrees.cp > 1, plan.settings.weights
     uneven = count % degrees.sequence != 0 and not plan.facts.pads  # its Cosmos3 is published on 36 ranks, 44160 tokens
     return {
         f"{plan.facts.name} is not a model of the hub": plan.facts.source.count("/") != 1,
         **unnamed(plan, TARGET),
         f"its {degrees.sequence} sequence ranks must divide the {count} tokens": uneven,
         f"computes in bfloat16 (--dtype {plan.dtype})": plan.dtype != "bfloat16",
+        f"no {weights} weights (--weights {weights}); nearest: {', '.join(QUANTISED)}": weights
+        not in (None, *QUANTISED),
         f"no kernel {kernel} (--attention {kernel}); nearest: {', '.join(BACKENDS)}": kernel != "auto"
         and kernel not in BACKENDS,
         "its VANILLA kernel cannot be merged (--attention sdpa); nearest: flash-attn-4": merged and kernel == "sdpa",

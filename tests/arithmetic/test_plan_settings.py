@@ -12,8 +12,11 @@ import pytest
 from hybridgen.api import spine
 from hybridgen.cli.main import call
 from hybridgen.engine.inputs import Conditioning
+from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.prepare import make_job
 from hybridgen.engine.report import RequestSummary
 from hybridgen.errors import RequestError
+from hybridgen.interop import trtllm
 from hybridgen.plan.settings import KERNEL_LIKE, RULES, SETTINGS, Cached, Settings, settings
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe, Runtime, options
@@ -140,3 +143,27 @@ def test_nothing_approximate_is_chosen_unasked(capsys: pytest.CaptureFixture[str
     assert found["request"]["settings"] == {}
     chosen = [resolve(recipe(**{name: value})).settings for name, value in GIVEN.items()]
     assert all(one.chosen for one in chosen) and not Settings().chosen and not KERNEL_LIKE.keys() & {"auto", "sdpa"}
+
+
+def test_a_clip_that_an_engine_is_asked_for_is_refused_as_well() -> None:
+    asked = recipe(timesteps="1000,757", prompt="a lake", seed=1)
+    with pytest.raises(RequestError, match="--timesteps 1000,757: is for planning"):
+        make_job(asked, resolve(asked), Outputs())
+
+
+def test_tensorrt_llm_is_told_how_weights_are_held() -> None:
+    import yaml
+
+    made = trtllm.export(asked := recipe(weights="nvfp4", compile=True), resolve(asked))
+    found = yaml.safe_load(made.text)
+    assert found["quant_config"] == {"quant_algo": "NVFP4", "dynamic": True}
+    assert found["torch_compile_config"] == {"enable": True} and "weights" not in " ".join(made.warnings)
+    assert yaml.safe_load(trtllm.export(recipe(), resolve(recipe())).text).keys() == found.keys() - {
+        "quant_config",
+        "torch_compile_config",
+    }
+    for given, lacking in ({"weights": "int8"}, "no int8 weights"), ({"attention": "sage"}, "no kernel sage"):
+        with pytest.raises(RequestError, match=lacking):
+            trtllm.export(recipe(**given), resolve(recipe(**given)))
+    skipping = recipe(cache="mag")
+    assert "--cache mag" in " ".join(trtllm.export(skipping, resolve(skipping)).warnings)
