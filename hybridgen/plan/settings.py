@@ -169,6 +169,12 @@ class Settings:
         return SETTINGS["weights"].choice(self.weights).size if self.weights else itemsize
 
     @property
+    def changing(self) -> dict[str, Any]:
+        """What changes the clip, as recipes have it."""
+        given = self.as_data()
+        return {name: given[name] for name, choice in self.chosen.items() if not choice.exact}
+
+    @property
     def described(self) -> list[str]:
         """What is used in words, as in "weights fp8: matrices in fp8, one scale a channel (approximate)"."""
         given = self.as_data()

@@ -76,4 +76,5 @@ def _comparable(name: str, recipe: Recipe, wanted: Plan) -> Iterator[Result]:
 
 def _work(plan: Plan) -> tuple[object, ...]:
     """A key that is equal for clips of a model that take equally long on the same ranks."""
-    return plan.latent_shape, plan.clip.steps, plan.branches, plan.clip.image, plan.dtype
+    changed = tuple(plan.settings.changing.items())
+    return plan.latent_shape, plan.clip.steps, plan.branches, plan.clip.image, plan.dtype, changed

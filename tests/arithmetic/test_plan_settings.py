@@ -138,6 +138,13 @@ def test_the_plan_says_its_settings(capsys: pytest.CaptureFixture[str], tmp_path
     assert "approximate" not in plan(capsys, "--compile").partition("why 1")[0]
 
 
+def test_a_published_time_is_shown_beside_plans_of_the_same_clip_only(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan --gpus 72 --model wan2.2 --frames 80"
+    for more, shown in ("", True), ("--compile", True), ("--attention flash-attn-4", True), ("--weights fp8", False):
+        assert call([*words.split(), *more.split()]) == 0
+        assert ("known " in capsys.readouterr().out) == shown, more
+
+
 def test_nothing_approximate_is_chosen_unasked(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(plan(capsys, "--approximate --json"))
     assert found["request"]["settings"] == {}
