@@ -174,7 +174,7 @@ def _renamed(part: Part, name: str) -> str:
 def _check_marks(folder: Folder, config: Mapping[str, Any], file: str) -> None:
     """Refuse a configuration that tells of quantised weights, also in its parts."""
     for key, value in config.items():
-        if key in MARKS and value not in (None, False, {}):
+        if key in MARKS and value is not None and (value or key == MARKS[0]):  # which transformers reads, also if empty
             method = value.get("quant_method", value.get("quant_type")) if isinstance(value, dict) else value
             raise _quantised(folder, f"{file} has {key}" + (f" ({ascii(method)[1:-1][:40]})" if method else ""))
         if isinstance(value, dict) and key.endswith("config"):

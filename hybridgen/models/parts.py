@@ -47,10 +47,11 @@ HEADS = whole(1, 1024)
 VOCABULARY = whole(1, 2**24)
 EPSILON = number(0, 1, 1e-6)
 TOKEN_ID = whole(-(2**31), 2**31, None, null=True)
+VISION_ID = whole(0, 2**31, None)
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "gelu_pytorch_tanh")
 
 DTYPE = only("float32", "float16", "bfloat16", "float64", default=None, null=True)
-COMMON: Mapping[str, Key] = {
+COMMON: Table = {
     "dtype": DTYPE,
     "torch_dtype": DTYPE,
     "return_dict": only(True, default=True),
@@ -63,10 +64,11 @@ COMMON: Mapping[str, Key] = {
     "_attn_implementation": only("eager", "sdpa", default=None, null=True),
     "architectures": listed(Key(str), 0, 100, None, null=True),
     "transformers_version": text(),
-    "num_labels": whole(0, 2**20, 2, null=True),
+    "num_labels": whole(0, 2**20, 2),
     "id2label": Key(str, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
     "label2id": Key(int, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
     **dict.fromkeys(("problem_type", "attribute_map", "sub_configs", "experts_implementation"), absent()),
+    **dict.fromkeys(("base_model_tp_plan", "layer_types", "rope_parameters", "rope_scaling"), absent()),
     "attention_dropout": number(0, 1, 0.0, null=True),
     "use_cache": switch(True),
     "initializer_range": number(0, 1e6, 0.02),
@@ -90,7 +92,9 @@ T5_KEYS: Table = {
     "num_decoder_layers": whole(0, 512, None, null=True),
     "classifier_dropout": number(0, 1, 0.0),
     "tie_word_embeddings": switch(True),
-    "dense_act_fn": only(*ACTIVATIONS, default=None, null=True),
+    "dense_act_fn": only(*ACTIVATIONS, default=None),
+    "is_gated_act": switch(None),
+    **dict.fromkeys(("hidden_size", "head_dim", "num_attention_heads", "num_hidden_layers"), absent()),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"), TOKEN_ID),
 }
 
@@ -99,6 +103,9 @@ def t5_shapes(config: Mapping[str, Any]) -> Tensors:
     """Tensors of a T5 or UMT5 encoder. T5 has positions in its first layer, UMT5 in every one."""
     found, linear = Tensors(), partial(Tensors.linear, bias=False)
     d, inner, ff = config["d_model"], config["num_heads"] * config["d_kv"], config["d_ff"]
+    gated = config["feed_forward_proj"].startswith("gated")
+    if config["is_gated_act"] is not None:
+        gated = config["is_gated_act"]
     found["shared.weight"] = (config["vocab_size"], d)
     found.norm("encoder.final_layer_norm", d)
     for layer in range(config["num_layers"]):
@@ -109,7 +116,7 @@ def t5_shapes(config: Mapping[str, Any]) -> Tensors:
         if config["model_type"] == "umt5" or layer == 0:
             buckets = config["relative_attention_num_buckets"], config["num_heads"]
             linear(found, f"{attention}.SelfAttention.relative_attention_bias", *buckets)
-        for x in ("wi_0", "wi_1") if config["feed_forward_proj"].startswith("gated") else ("wi",):
+        for x in ("wi_0", "wi_1") if gated else ("wi",):
             linear(found, f"{dense}.DenseReluDense.{x}", ff, d)
         linear(found, f"{dense}.DenseReluDense.wo", d, ff)
         found.norm(f"{attention}.layer_norm", d)
@@ -137,6 +144,7 @@ def rope(*kinds: str) -> Maybe:
 
 
 QWEN_TEXT: Table = {
+    "model_type": text(),
     "initializer_range": number(0, 1e6, 0.02),
     "attention_dropout": number(0, 1, 0.0, null=True),
     "use_cache": switch(True),
@@ -158,6 +166,7 @@ QWEN_TEXT: Table = {
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), TOKEN_ID),
 }
 QWEN_VISION: Table = {
+    "model_type": text(),
     "initializer_range": number(0, 1e6, 0.02),
     "tokens_per_second": whole(1, 2**16, 4),
     "rope_parameters": rope("default", "axial"),
@@ -227,7 +236,7 @@ QWEN = Part(
         **COMMON,
         "model_type": only("qwen2_5_vl", default="qwen2_5_vl"),
         "tie_word_embeddings": switch(False),
-        **dict.fromkeys((f"{name}_token_id" for name in ("image", "video", "vision_start", "vision_end")), TOKEN_ID),
+        **dict.fromkeys((f"{name}_token_id" for name in ("image", "video", "vision_start", "vision_end")), VISION_ID),
         "rope_parameters": rope("default", "mrope"),
         "rope_scaling": rope("default", "mrope"),
         "text_config": QWEN_TEXT,

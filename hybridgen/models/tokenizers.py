@@ -12,7 +12,7 @@ from typing import Any
 from hybridgen.models import headers
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.headers import Unreadable
-from hybridgen.models.keys import Key, Table, number, only, text
+from hybridgen.models.keys import Key, Table, absent, number, only, switch, text
 from hybridgen.models.parts import Part
 
 TOKEN = Key(str, default=None, may_be_null=True, may_be_object=True)
@@ -24,6 +24,11 @@ KEYS: Table = {
     "extra_special_tokens": replace(TOKEN, length=(0, 100_000)),
     "model_max_length": number(1, 1e31, 1e30, null=True),
     "tokenizer_class": text(),
+    "added_tokens_decoder": Key(str, default=None, may_be_object=True, length=(0, 1_000_000)),
+    "model_input_names": Key(str, default=None, length=(0, 100)),
+    "init_inputs": Key(str, default=None, length=(0, 100)),
+    "model_specific_special_tokens": absent(),
+    "split_special_tokens": switch(False),
     "padding_side": SIDE,
     "truncation_side": SIDE,
 }

@@ -12,7 +12,7 @@ from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
 from hybridgen.models import schedulers
 from hybridgen.models.checkpoint import from_folder
-from hybridgen.models.cosmos.facts import PROMPT
+from hybridgen.models.cosmos.facts import PROMPT, _check_sections
 from hybridgen.models.files import Folder
 from hybridgen.models.pictures import CLIP_PICTURES, sides_of
 from hybridgen.models.tokenizers import QWEN_TOKENIZER, T5_TOKENIZER, WORDS
@@ -112,12 +112,39 @@ def test_a_tokenizer_has_no_more_words_than_the_text_encoder(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("return_dict", False), ("dtype", "float7"), ("attn_implementation", "fast"), ("attribute_map", 3)],
+    [
+        ("return_dict", False),
+        ("dtype", "float7"),
+        ("attn_implementation", "fast"),
+        ("attribute_map", 3),
+        ("num_hidden_layers", 1),
+        ("layer_types", []),
+    ],
 )
 def test_rare_keys_of_a_text_encoder_are_looked_at(key: str, value: Any, tmp_path: Path) -> None:
     stored.change_json(stored.demo(tmp_path) / "text_encoder/config.json", **{key: value})
     with pytest.raises(RequestError, match=f"text_encoder/config.json: {key} is"):
         from_folder(tmp_path)
+
+
+def test_another_name_for_a_gate_is_not_taken_in_silence(tmp_path: Path) -> None:
+    """transformers would leave out half of each feed-forward, and say nothing."""
+    stored.change_json(stored.demo(tmp_path) / "text_encoder/config.json", is_gated_act=True)
+    assert from_folder(tmp_path).text_params
+    stored.change_json(tmp_path / "text_encoder/config.json", is_gated_act=False)
+    with pytest.raises(RequestError, match="text_encoder lacks .*DenseReluDense.wi.weight"):
+        from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("sections", "runs"), [([2, 1, 1], True), ([1, 1, 1], False), (None, False)])
+def test_positions_of_qwen_share_a_head(sections: list[int] | None, runs: bool, tmp_path: Path) -> None:
+    for key in ("rope_parameters", "rope_scaling"):
+        text = {"hidden_size": 16, "num_attention_heads": 2, key: {"mrope_section": sections}}
+        if runs:
+            _check_sections(Folder(tmp_path), text)
+        else:
+            with pytest.raises(RequestError, match="half a head has 4"):
+                _check_sections(Folder(tmp_path), text)
 
 
 SIDES: list[tuple[dict[str, Any], Any]] = [

@@ -132,6 +132,16 @@ def transformer(folder: Folder, index: Config) -> CosmosTransformer:
     )
 
 
+def _check_sections(folder: Folder, text: Config) -> None:
+    """Raise RequestError (unreadable-model) where positions of the text encoder do not share a head's channels."""
+    ropes = (text.get("rope_parameters"), text.get("rope_scaling"))
+    shares: list[int] = next((rope["mrope_section"] for rope in ropes if rope and rope["mrope_section"]), [])
+    half = text["hidden_size"] // text["num_attention_heads"] // 2
+    if sum(shares) != half:
+        problem = f"its text encoder's mrope_section has {sum(shares)} channels, and half a head has {half}"
+        raise folder.refused(problem)
+
+
 def model(folder: Folder, index: Config) -> Config:
     """Further facts: TRAITS of the pipeline. Raises RequestError (unreadable-model)."""
     config = folder.json("transformer/config.json", TRANSFORMER.keys)
@@ -141,10 +151,14 @@ def model(folder: Folder, index: Config) -> Config:
         raise folder.refused(f"{problem}, which does not fit a {index['_class_name']}")
     if config["use_crossattn_projection"]:
         text = folder.json("text_encoder/config.json")
-        text = checked(text.get("text_config") or text, QWEN_TEXT, "text_encoder/config.json", folder.path)
+        ropes = {name: text[name] for name in ("rope_parameters", "rope_scaling") if text.get(name)}
+        text = checked(
+            {**ropes, **(text.get("text_config") or text)}, QWEN_TEXT, "text_encoder/config.json", folder.path
+        )
         width = text["num_hidden_layers"] * text["hidden_size"]
         read = config["crossattn_proj_in_channels"]
         rows = text["vocab_size"]
+        _check_sections(folder, text)
         folder.check_same(
             {
                 "widths of the text for the blocks": (
