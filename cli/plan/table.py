@@ -12,6 +12,7 @@ from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import used
+from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders, hosts_of
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
@@ -53,8 +54,15 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
         *read_as,
         *(paragraph("with", settings, indent) if settings else []),
         *paragraph("on", f"{gpus} x {hardware.title}{place}{note}", indent),
+        *(paragraph("", _mixed(hardware), indent) if hardware.cards else []),
         *paragraph("", f"one GPU: {seconds(found.one_gpu)} s denoise ({source}); {fits}", indent),
     ]
+
+
+def _mixed(hardware: Hardware) -> str:
+    """How several kinds of cards are counted."""
+    cards, limit = " and ".join(hardware.cards), hardware.memory.value
+    return f"{cards}: every rate is that of the slowest, and every memory {gigabytes(limit)} GB, that of the smallest"
 
 
 def _sizes(sizes: Sequence[int]) -> str:

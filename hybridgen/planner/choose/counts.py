@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hybridgen.errors import Change, RequestError
+from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import spread
 from hybridgen.recipe.legal import Fixed
 from hybridgen.recipe.resolve import MAX_RANKS, check_count
@@ -12,13 +13,15 @@ from hybridgen.strategies.registry import OVERLAID, Degrees
 
 
 def count_gpus(
-    gpus: int | None, nodes: int | None, per_node: str | int | None, given: Fixed
+    gpus: int | None, nodes: int | None, per_node: str | int | None, given: Fixed, machine: Hardware
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of GPUs, and those of each host: one number for all hosts, or one for each; none if nothing says it.
+    """The number of GPUs, and those of each host: one number for all hosts, or one for each; none if no flag says it.
 
-    The number is as given, that of the hosts, or the product of the degrees. Raises RequestError (gpus).
+    The number is as given, that of the hosts or cards, or the product of the degrees. Raises RequestError (gpus).
     """
     hosts = _hosts(per_node)
+    if machine.cards or (machine.hosts and not hosts and nodes is None):
+        gpus = _of_machine(gpus, machine)
     for name, value in (("gpus", gpus), ("nodes", nodes)):
         if value is not None:
             check_count(name, value)
@@ -49,6 +52,15 @@ def _hosts(per_node: str | int | None) -> tuple[int, ...]:
             near = ",".join(str(min(max(int(one), 1), MAX_RANKS)) for one in words)
             raise RequestError("gpus", "gpus-per-node", per_node, f"a host has 1 to {MAX_RANKS} GPUs", [near])
     return tuple(map(int, words))
+
+
+def _of_machine(gpus: int | None, machine: Hardware) -> int:
+    """The number of GPUs of a machine that names its hosts; of several kinds of cards all are used."""
+    total = sum(machine.hosts)
+    if gpus is not None and (gpus > total or (machine.cards and gpus != total)):
+        problem = f"--hardware names {total} GPUs" + (": " + " and ".join(machine.cards) if machine.cards else "")
+        raise RequestError("gpus", "gpus", gpus, problem, [total])
+    return gpus or total
 
 
 def _of_list(gpus: int | None, nodes: int | None, hosts: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

@@ -24,7 +24,12 @@ class PlanOptions:
     gpus_per_node: str | int | None = flag(
         "GPUs of a host; or of every host, as in 8,8,4, which ranks fill in order.", panel=MACHINE, metavar="N"
     )
-    hardware: str | None = flag(f"{KNOWN} or FILE.yaml.", panel=MACHINE, metavar="NAME", values=lambda: MACHINES)
+    hardware: str | None = flag(
+        f"{KNOWN} or FILE.yaml; or several kinds of cards, as in h100:8,a100:8.",
+        panel=MACHINE,
+        metavar="NAME",
+        values=lambda: MACHINES,
+    )
     heads: int | None = flag(
         "Attention heads instead of the model's own; the width of attention is unchanged.", panel=MODEL, metavar="N"
     )

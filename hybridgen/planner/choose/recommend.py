@@ -36,8 +36,9 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
         raise RequestError("objective", "objective", options.objective, problem, [Objective.latency])
     facts, parallel = facts_of(recipe, options.model_facts, options.heads), recipe.parallel
     gpus, nodes, memory, max_time = options.gpus, options.nodes, options.size, options.seconds
-    count, hosts = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel))
-    machine = find(options.hardware or DEFAULT).joined(hosts)
+    machine = find(options.hardware or DEFAULT)
+    count, hosts = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel), machine)
+    machine = machine.joined(hosts)
     if not options.approximate:
         refuse_idle_options(parallel, Degrees(**given_degrees(parallel)))
     try:

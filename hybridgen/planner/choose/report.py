@@ -42,6 +42,7 @@ def as_data(
             "fixed": {name: list(v) if isinstance(v, tuple) else v for name, v in ask.fixed.items()},
             "memory_limit_gb": None if ask.memory is None else round(ask.memory / 1e9, 3),
             "max_time_s": ask.max_time,
+            "cards": list(hardware.cards),
             "anchor": None if ask.anchor is None else ask.anchor.as_data(),
             "objective": str(ask.aim.objective),
             "price_per_gpu_hour": ask.aim.price,

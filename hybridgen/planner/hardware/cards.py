@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 
+def maker(generation: str) -> str:
+    """Whose GPUs are of a generation; "" for CPUs. Ranks of two makers cannot talk to each other."""
+    return "AMD" if generation.startswith("cdna") else "NVIDIA" if generation != "cpu" else ""
+
+
 @dataclass(frozen=True)
 class Card:
     """A GPU and how it is usually joined with others."""
@@ -39,10 +44,12 @@ class Card:
     """What the driver calls it, without the maker's name; other variants of the card are other machines."""
     low: tuple[float, float, float] = (0, 0, 0)
     """Rates of the tensor cores in fp8, int8 and NVFP4 (TFLOP/s); 0 where they have no such numbers."""
+    bridge: tuple[str, int] | None = None
+    """A faster link within a domain: a name of links.py, and how many neighbours it joins."""
 
     @property
     def maker(self) -> str:
-        return "AMD" if self.generation.startswith("cdna") else "NVIDIA"
+        return maker(self.generation)
 
 
 GB200 = Card(
@@ -68,9 +75,13 @@ H100_PCIE = Card(
     "h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400, drivers=("H100 PCIe",), low=(1513, 1513, 0)
 )
 H100_NVL = Card(
-    "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), low=(1671, 1671, 0)
-)
-H200_NVL = replace(H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",))
+    "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), low=(1671, 1671, 0),
+    bridge=("bridge-600", 2),
+)  # fmt: skip
+H200_NVL = replace(
+    H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",),
+    bridge=("bridge-900", 4),
+)  # fmt: skip
 A100 = Card(
     "a100", "A100 SXM 80 GB", "ampere", 312, 19.5, 80, 2, "nvlink3", 200, aliases=("a100-sxm", "a100-80gb"),
     drivers=("A100-SXM4-80GB",), low=(0, 624, 0),

@@ -145,7 +145,9 @@ class Hardware:
     near: Near | None = None
     """The faster link within a domain; None where all GPUs of a domain are joined alike."""
     hosts: tuple[int, ...] = ()
-    """GPUs of every host, in the order in which ranks fill them, where hosts differ in size."""
+    """GPUs of every host, in the order in which ranks fill them, where hosts differ."""
+    cards: tuple[str, ...] = ()
+    """The kinds of cards with their numbers, where there are several; every figure is that of the worst of them."""
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name, those of links as inside.bandwidth."""

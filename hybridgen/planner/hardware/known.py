@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hybridgen.planner.hardware.cards import CARDS, GB200, Card
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
 from hybridgen.planner.hardware.fitted import FITTED
-from hybridgen.planner.hardware.links import BUSES, link, network
+from hybridgen.planner.hardware.links import BUSES, bridge, link, network
 from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datasheet, fitted
 from hybridgen.planner.hardware.rates import CAST, GENERATIONS, products
 
@@ -59,6 +59,7 @@ def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
         shared_bus=not is_nvlink,
         domain=card.domain,
         per_node=card.per_node,
+        near=bridge(*card.bridge, values) if card.bridge else None,
         error=UNMEASURED if alike else UNANCHORED,
         anchored=ANCHORED if is_nvlink else PCIE,
     )

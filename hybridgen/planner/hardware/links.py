@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import NamedTuple
 
-from hybridgen.planner.hardware.constants import Constant, Link
+from hybridgen.planner.hardware.constants import Constant, Link, Near
 from hybridgen.planner.hardware.origins import GB, MICRO, assumed, fitted, published, share
 
 
@@ -27,6 +28,8 @@ BUSES = {
     "nvlink-400": Bus("NVLink, 400 GB/s", 200, "nvlink"),
     "fabric3": Bus("Infinity Fabric 3", 7 * 64, "nvlink"),
     "fabric4": Bus("Infinity Fabric 4", 7 * 76.8, "nvlink"),
+    "bridge-600": Bus("bridge", 300, "nvlink"),
+    "bridge-900": Bus("bridge", 450, "nvlink"),
     "pcie5": Bus("PCIe 5", 64, "pcie"),
     "pcie4": Bus("PCIe 4", 32, "pcie"),
     "pcie5-host": Bus("PCIe 5, no peer to peer", 64, "host"),
@@ -46,6 +49,12 @@ def link(name: str, values: Mapping[str, float]) -> Link:
         return Link(bus.title, bandwidth, latency, hop, gather, reduce, published(1.2, NCCL))
     neighbour = assumed(1.3, "a ring sends to one neighbour, over fewer bridges than an all-to-all")
     return Link(bus.title, bandwidth, latency, hop, neighbour, neighbour, neighbour)
+
+
+def bridge(name: str, size: int, values: Mapping[str, float]) -> Near:
+    """The link over a bridge that joins so many neighbours; it is no part of the bus that joins all."""
+    found = link(name, values)
+    return Near(**{item.name: getattr(found, item.name) for item in fields(found)}, size=size)
 
 
 def network(rate: float, inside: Link) -> Link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass, replace
 from functools import cache, partial
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 from hybridgen.errors import RequestError
+from hybridgen.planner.hardware.cards import maker
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link, Near
 from hybridgen.planner.hardware.known import MACHINES
+from hybridgen.planner.hardware.mixed import mixed
 from hybridgen.planner.hardware.names import by_name, close
 from hybridgen.planner.hardware.rates import GENERATIONS
 from hybridgen.recipe import quantity, source
@@ -21,6 +24,8 @@ RULES = {
     "keys and keys given twice are refused, since a typing error would silently keep the old value. Rates are 1 or "
     "more, bytes and seconds 0 or more; error and anchored lie between 0 and 1, since they are a range around a "
     "time.",
+    "hardware-mixed": "Several kinds of cards are named with their numbers, in the order in which ranks fill them. "
+    "Every rank has an equal share of the work, so the slowest card sets the pace and the smallest memory the limit.",
 }
 
 FILE = source.Kind("hardware", "base: NAME", "hardware-file", "hardware-file", "hardware-file")
@@ -46,7 +51,17 @@ COUNT = Numbers(1, 10**9, whole=True)
 
 
 def find(name: str) -> Hardware:
-    """A machine by name, or from a YAML file. Raises RequestError (unknown-hardware, hardware-file)."""
+    """A machine by name, from a YAML file, or of several kinds of cards, as in h100:8,a100:8.
+
+    Raises RequestError (unknown-hardware, hardware-file, hardware-mixed).
+    """
+    if "," in name or re.search(r":\s*-?\d+$", name):
+        parts = [_part(name, one) for one in name.split(",")]
+        if len({maker(machine.generation) for machine, _ in parts}) > 1:
+            alike = f"{parts[0][0].name}:{sum(count for _, count in parts)}"
+            problem = "cards of several makers, or CPU cores and GPUs, do not share a run"
+            raise RequestError("hardware-mixed", "hardware", name, problem, [alike])
+        return mixed(name, parts)
     if name.endswith((".yaml", ".yml")):
         return read(Path(name))
     if (known := by_name(name)) is not None:
@@ -55,6 +70,22 @@ def find(name: str) -> Hardware:
     if not near:
         problem += f" (known: {', '.join(MACHINES)})"
     raise RequestError("unknown-hardware", "hardware", name, problem, near, None if near else ["hybridgen hardware"])
+
+
+def _part(name: str, part: str) -> tuple[Hardware, int]:
+    """The machine and the number of cards of one part of a mixed machine: "h100:8". Raises RequestError."""
+    kind, _, count = part.rpartition(":")
+    if not kind.strip() or not re.fullmatch(r"\s*\d{1,6}\s*", count) or int(count) < 1:
+        problem = f"{part.strip() or 'nothing'} is not NAME:GPUS"
+        raise RequestError("hardware-mixed", "hardware", name, problem, ["h100:8,a100:8"])
+    try:
+        machine = find(kind.strip())
+    except RequestError as error:
+        if error.rule != "unknown-hardware" or isinstance(error.nearest, str):
+            raise
+        near = [name.replace(kind.strip(), str(one), 1) for one in error.nearest]
+        raise error.changed(value=name, problem=f"{kind.strip()} {error.problem}", nearest=near, tries=()) from error
+    return machine, int(count)
 
 
 def read(path: Path) -> Hardware:
@@ -86,6 +117,7 @@ def _declared(kind: Any) -> Any:
     kinds = {name: _kind(name, hint) for name, hint in hints(kind).items()}
     if kind is Hardware:
         kinds["base"] = str
+        del kinds["cards"]  # which --hardware names
     parts = [(name, Optional[inner], field(default=None)) for name, inner in kinds.items()]
     return make_dataclass(kind.__name__, parts, bases=(Declared,))
 
@@ -119,7 +151,7 @@ def _changed(base: Any, given: Any, origin: str) -> Any:
     """A copy of a machine or link with the values of a file."""
     changes = {}
     for item in fields(base):
-        old, new = getattr(base, item.name), getattr(given, item.name)
+        old, new = getattr(base, item.name), getattr(given, item.name, None)
         if new is not None and isinstance(old, Constant):
             changes[item.name] = Constant(float(new.value), new.origin or origin)
         elif new is not None:
