@@ -32,7 +32,7 @@ OTHERS = {
     "diffusers-changed": "hybridgen takes diffusers' models apart by names that diffusers does not promise to keep.",
     "dtype": NAME,
     "explain": "--explain takes the number of a plan in the table above it.",
-    "fps": WHOLE,
+    "fps": "A file has at least one frame per second, and no screen shows more than 1000.",
     "gpus": "The number of GPUs is given by --gpus, by --nodes and --gpus-per-node, or by the degrees. Every host "
     "takes as many, so that one command starts them all.",
     "guidance": "Guidance is a finite scale; 1 or less turns it off.",
@@ -46,7 +46,7 @@ OTHERS = {
     "plot": "Plots are drawn by matplotlib, which is an extra: pip install 'hybridgen[plot]'.",
     "prompt": READING,
     "quantity": READING,
-    "ranks": "More ranks than any machine room has; most likely a typing error.",
+    "ranks": "No machine room has so many GPUs; the number is most likely a typing error.",
     "recipe-key": NAME,
     "recipe-schema": "Recipes carry the version of their format, so that an old one is never misread.",
     "recipe-unreadable": READING,

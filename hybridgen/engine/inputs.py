@@ -23,7 +23,8 @@ RULES = {
     "image": "An image is a regular file that Pillow opens: PNG, JPEG, WebP and others, of up to 67 million pixels. "
     "It is read as 8-bit sRGB, so what that cannot show is refused.",
     "video": "A video is a regular file that ffmpeg reads: mp4, mov, mkv, webm, avi and others. Its frames are "
-    "taken as they are stored; its frame rate changes nothing.",
+    "taken as they are stored; its frame rate changes nothing. Damaged videos are refused, and those that players show "
+    "otherwise than they are stored: HDR, interlaced, or with pixels that are not square.",
 }
 
 

@@ -15,7 +15,7 @@ from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import name_of
 
 RULES = {
-    "engine-failed": "The other engine's own processes ended with an error; what they printed stands above.",
+    "engine-failed": "The other engine's own processes ended with an error; what they printed is above.",
     "engine-lacks": "Another engine has fewer strategies, models or combinations; what it cannot do is refused rather "
     "than run otherwise than asked.",
     "engine-missing": "Other engines are extras that are installed apart.",

@@ -18,7 +18,7 @@ RULES = {
     "part.",
     "unsupported-pipeline": "A model's family must be known to be split; hybridgen knows those of Wan and Cosmos.",
     "unsupported-scheduler": "Each rank steps its own part of the latents, so a scheduler must act on every number "
-    "alone, and draw no noise.",
+    "alone, and draw no noise. Its noise must fall in every step, because equal levels make NaN.",
     "boundary": "Two experts share the steps: the boundary says at which noise level the second takes over.",
 }
 ORIGINAL = ("*.pth", "*/*.pth", "models_*", "config.json", "configuration.json", "high_noise_model", "*.pt", "*/*.pt")
