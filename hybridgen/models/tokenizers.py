@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def look_at(folder: Folder, component: str, config: Config, kind: str, needs: Se
     named = {**USUAL.get(kind, {}), **_mapped(folder, component), **named}
     named = {name: token for name, token in named.items() if name not in config or config[name] is not None}
     words = vocabulary(folder, component)
+    if words is None and find_spec("sentencepiece") is None:
+        problem = (
+            f"{component} has no tokenizer.json, and its spiece.model is read by sentencepiece, which is not installed"
+        )
+        raise folder.refused(problem, "a checkpoint with tokenizer.json, or pip install sentencepiece")
     for need in needs:
         token = named.get(need) if need in NAMED else need
         if token is None:

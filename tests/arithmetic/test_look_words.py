@@ -10,7 +10,7 @@ import pytest
 
 from hybridgen.cli.main import call
 from hybridgen.errors import RequestError
-from hybridgen.models import schedulers
+from hybridgen.models import schedulers, tokenizers
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.cosmos.facts import PROMPT, _check_sections
 from hybridgen.models.files import Folder
@@ -87,6 +87,20 @@ def test_prompts_are_padded_with_a_word_of_the_vocabulary(tmp_path: Path) -> Non
     ):
         with pytest.raises(RequestError, match=says):
             look(tmp_path, config, T5_TOKENIZER, kind)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_model_of_sentencepiece_needs_its_package(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: object() if installed else None)
+    folder = stored.demo(tmp_path) / "tokenizer"
+    (folder / "tokenizer.json").rename(folder / "spiece.model")
+    if installed:
+        assert from_folder(tmp_path).text_params
+    else:
+        with pytest.raises(RequestError, match="spiece.model is read by sentencepiece, which is not installed"):
+            from_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
