@@ -87,9 +87,14 @@ def _by_typer(param: Any, typers: Callable[[Any, Any], Any], context: Any, value
 
 def _read(param: Any, typers: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """The value of a flag or argument in its type, after its callback."""
-    kind, pattern = PLAIN.get(param.type_descriptor.annotation, (None, ""))
+    declared = param.type_descriptor.annotation
+    kind, pattern = PLAIN.get(declared, (None, ""))
     if value is None and not param.required:
         value = () if param.multiple or param.nargs == -1 else None
+    elif isinstance(declared, EnumMeta) and str(value) in list(declared):
+        value = declared(value)
+    elif declared is bool and isinstance(value, bool):
+        pass
     elif kind is not None and isinstance(value, str) and re.fullmatch(pattern, value):
         value = kind(value)
     else:

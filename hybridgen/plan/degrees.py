@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hybridgen.errors import RequestError
@@ -210,11 +210,11 @@ class Degrees:
 
     def over(self, *divides: str) -> int:
         """Ranks of all axes of the mesh that divide one of these."""
-        return math.prod([self.sizes[name] for name in self.axes_of(*divides)])
+        return math.prod([self.sizes[name] for name in _axes_of(type(self), divides)])
 
     def axes_of(self, *divides: str) -> list[str]:
         """Axes of the mesh that divide one of these, in the default order."""
-        return [name for name in self.default_order if self.axes[name].divides in divides]
+        return list(_axes_of(type(self), divides))
 
     @cached_property
     def cp(self) -> int:
@@ -275,6 +275,11 @@ class Degrees:
         """Short name of the plan: "cfg2 ulysses4 attn2d3x3 vae8"; "one rank" when nothing is split."""
         found = ((degree, self.value(degree)) for degree in by_name(self.table))
         return " ".join(f"{d.name}{d.text(value)}" for d, value in found if value != d.one) or "one rank"
+
+
+@lru_cache(maxsize=256)
+def _axes_of(kind: type[Degrees], divides: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in kind.default_order if kind.axes[name].divides in divides)
 
 
 def by_name(table: Iterable[Degree]) -> list[Degree]:

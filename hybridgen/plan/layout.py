@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from hybridgen.plan.degrees import Degrees
 
@@ -30,6 +30,10 @@ class Layout:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(self.degrees.size(axis) for axis in self.order)
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Coordinate of a rank on one axis."""
+        return rank // self.stride(axis) % self.degrees.size(axis)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Coordinate of a rank on every axis."""
@@ -77,13 +81,10 @@ class Layout:
         These are the first ranks of the first guidance branch in mesh order, or the whole world.
         """
         count = self.degrees.size(axis)
-        ranks = list(range(count))
         if count == self.world_size:
-            return ranks
-        for branches in sorted(self.degrees.axes_of("branches"), key=self.stride):
-            stride, size = self.stride(branches), self.degrees.size(branches)
-            ranks = [i // stride * stride * size + i % stride for i in ranks]
-        return ranks
+            return list(range(count))
+        cuts = sorted((self.stride(name), self.degrees.size(name)) for name in self.degrees.axes_of("branches"))
+        return list(_first_ranks(count, tuple(cuts)))
 
     def branch_index(self, rank: int) -> int:
         """Which of the parts that guidance branches are divided into a rank runs."""
@@ -95,6 +96,15 @@ class Layout:
     def vae_ranks(self) -> list[int]:
         """The ranks that decode and encode."""
         return self.overlay("vae")
+
+
+@lru_cache(maxsize=1024)
+def _first_ranks(count: int, cuts: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """The first ranks in mesh order that stand first on axes of these strides and sizes, the fastest axis first."""
+    ranks = tuple(range(count))
+    for stride, size in cuts:
+        ranks = tuple(i // stride * stride * size + i % stride for i in ranks)
+    return ranks
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Plan:
         """The transformer's blocks that a rank runs: those of its PipeFusion stage, which are consecutive."""
         if self.degrees.pipefusion == 1:
             return range(self.facts.transformer.layers)
-        stage = self.layout.coordinates(rank)["pipefusion"]
+        stage = self.layout.coordinate(rank, "pipefusion")
         start = sum(self.stage_sizes[:stage])
         return range(start, start + self.stage_sizes[stage])
 

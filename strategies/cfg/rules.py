@@ -37,7 +37,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     """Messages once a step: the last stage's ranks exchange their shards of the prediction."""
     if plan.degrees.cfg == 1:
         return
-    last = plan.layout.coordinates(rank)["pipefusion"] == plan.degrees.pipefusion - 1
+    last = plan.layout.coordinate(rank, "pipefusion") == plan.degrees.pipefusion - 1
     size = plan.state_size * plan.itemsize if last else 0
     yield Message("cfg", "cfg", "all_gather", "prediction", size, plan.clip.steps)
 

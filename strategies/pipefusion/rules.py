@@ -74,7 +74,7 @@ def traffic(plan: Plan, rank: int) -> Iterator[Message]:
     if stages == 1:
         return
     transformer, local = plan.facts.transformer, plan.tokens.local_size
-    last = plan.layout.coordinates(rank)["pipefusion"] == stages - 1
+    last = plan.layout.coordinate(rank, "pipefusion") == stages - 1
     hidden = 0 if last else local * transformer.hidden * plan.itemsize
     latents = plan.state_size * FP32 if last else 0
     for tokens in plan.own_texts(rank) if transformer.text_stream == "own" else ():

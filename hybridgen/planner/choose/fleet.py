@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
 from hybridgen.planner.choose.objective import Aim, Objective
@@ -40,7 +41,7 @@ def best_fleet(ask: Ask, usual: Sequence[int]) -> Recommendation | None:
     if not found:
         return None
     order = ordered(found, ask.aim)
-    explained = tuple(replace(one, why=tuple(_reasons(one, order, ask))) for one in order)
+    explained = tuple(replace(one, told=partial(_told, tuple(_reasons(one, order, ask)))) for one in order)
     return Recommendation(replace(ask, gpus=order[0].plan.world_size), explained, tuple(rejected), ask.gpus)
 
 
@@ -64,6 +65,11 @@ def ordered(found: Sequence[Candidate], aim: Aim) -> list[Candidate]:
     first = min(ties, key=lambda one: one.cost.clip)
     rest = sorted((one for one in found if one is not first), key=aim.loss)
     return [replace(one, tie=len(ties) > 1 and aim.loss(one) <= limit) for one in (first, *rest)]
+
+
+def _told(words: tuple[str, ...], candidate: Candidate) -> tuple[str, ...]:
+    """Reasons that are worked out already."""
+    return words
 
 
 def _reasons(candidate: Candidate, order: Sequence[Candidate], ask: Ask) -> Iterator[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import Borders, borders
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
@@ -25,8 +26,10 @@ def used_axes(plan: Plan) -> list[str]:
     return [axis for axis in plan.order if plan.degrees.size(axis) > 1]
 
 
-def best_order(plan: Plan, hardware: Hardware) -> Plan:
+def best_order(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None = None) -> Plan:
     """The plan in the fastest mesh order; the default one among equals. Inside one domain all orders are equal.
+
+    messages: those of cost.denoise_messages(), if they are known.
 
     What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
     is one of them as the slowest, and the best order of the others.
@@ -34,7 +37,7 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
     places = borders(plan.world_size, hardware)
     if places.are_alike(plan.world_size):
         return plan
-    price = _axis_pricer(plan, hardware, places)
+    price = _axis_pricer(plan, hardware, places, messages)
 
     @cache
     def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
@@ -54,13 +57,15 @@ def best_order(plan: Plan, hardware: Hardware) -> Plan:
     return plan if chosen == axes else replace(plan, order=(*chosen, *(axis for axis in AXES if axis not in chosen)))
 
 
-def _axis_pricer(plan: Plan, hardware: Hardware, places: Borders) -> Callable[[str, int], float]:
+def _axis_pricer(
+    plan: Plan, hardware: Hardware, places: Borders, messages: Sequence[Message] | None
+) -> Callable[[str, int], float]:
     """A function that gives the seconds of an axis by the distance of its neighbours in ranks.
 
     The VAE's ranks run one guidance branch, so that the place of cfg decides how they lie.
     """
     degrees, world = plan.degrees, plan.world_size
-    price = cost.pricer(plan, hardware)
+    price = cost.pricer(plan, hardware, messages)
     decoding = cache(lambda where: vae_price.vae_seconds(plan, hardware, where))
     halved = 1 < degrees.vae < world
 
@@ -77,8 +82,7 @@ def _axis_pricer(plan: Plan, hardware: Hardware, places: Borders) -> Callable[[s
 @lru_cache(maxsize=1024)
 def vae_span(width: int, half: int, halves: int, places: Borders) -> Span:
     """Span of the first `width` ranks of one guidance branch; the `halves` stand `half` ranks apart."""
-    ranks = [r // half * halves * half + r % half for r in range(width)]
-    return span_of_ranks(ranks, places)
+    return span_of_ranks(tuple(r // half * halves * half + r % half for r in range(width)), places)
 
 
 class Crossing(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hybridgen.plan.plan import Plan
@@ -37,9 +37,15 @@ class Candidate:
     """Bytes that a GPU may use; infinite where nothing limits them."""
     tie: bool = False
     """Whether the plan ties with the fastest."""
-    why: tuple[str, ...] = ()
+    told: Callable[[Candidate], Iterable[str]] = field(default=lambda _: (), repr=False, compare=False)
+    """What gives the reasons for the plan's place, once they are asked for."""
     copies: int = 1
     """How many of it make clips side by side, each on GPUs of its own."""
+
+    @cached_property
+    def why(self) -> tuple[str, ...]:
+        """Reasons for the plan's place, as sentences."""
+        return tuple(self.told(self))
 
     @property
     def config(self) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, domains, used_axes
@@ -21,15 +22,19 @@ FEW_TOKENS = 256
 
 
 def explained(found: Recommendation) -> Recommendation:
-    """The ranked plans, each with its reasons."""
-    order = found.candidates
-    return replace(found, candidates=tuple(_with_reasons(candidate, found) for candidate in order))
+    """The ranked plans, each with its reasons, which are worked out when they are read."""
+    told = partial(_reasons, found)
+    return replace(found, candidates=tuple(replace(candidate, told=told) for candidate in found.candidates))
 
 
-def _with_reasons(candidate: Candidate, found: Recommendation) -> Candidate:
+def _reasons(found: Recommendation, candidate: Candidate) -> Iterator[str]:
     best = found.best
-    first = _for_the_first(found.candidates) if candidate is best else [_against(candidate, best)]
-    return replace(candidate, why=tuple(w for w in (*first, mesh_reason(candidate, found.ask.hardware)) if w))
+    if candidate.plan is best.plan:
+        yield from _for_the_first(found.candidates)
+    else:
+        yield _against(candidate, best)
+    if reason := mesh_reason(candidate, found.ask.hardware):
+        yield reason
 
 
 def _for_the_first(order: Sequence[Candidate]) -> Iterator[str]:

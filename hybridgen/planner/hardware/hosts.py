@@ -117,7 +117,13 @@ def borders(ranks: int, hardware: Hardware) -> Borders:
     domain, per_node, near = hardware.domain, hardware.per_node, hardware.near.size if hardware.near else 1
     if hardware.hosts:
         return _uneven(hardware.hosts, max(domain // per_node, 1))._replace(near=near)
-    hosts = hosts_of(ranks, hardware)
+    return _even(ranks, domain, per_node, near)
+
+
+@lru_cache(maxsize=1024)
+def _even(ranks: int, domain: int, per_node: int, near: int) -> Borders:
+    """Borders where all hosts are of one size."""
+    hosts = spread(ranks, per_node, domain)
     if hosts.number > 1 and hosts.even:
         domain = domain // per_node * hosts.each if domain >= per_node else math.gcd(domain, hosts.each)
     return Borders(domain, near)

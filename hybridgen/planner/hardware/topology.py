@@ -6,7 +6,7 @@ Ranks fill domains (GPUs joined by the inside link) in order; hosts.py says whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -60,7 +60,8 @@ def _fewest(stride: int, size: int, world: int, part: int) -> int:
     return min(min(Counter(rank // part for rank in range(s, s + block, stride)).values()) for s in starts)
 
 
-def span_of_ranks(ranks: Sequence[int], borders: Borders) -> Span:
+@lru_cache(maxsize=4096)
+def span_of_ranks(ranks: range | tuple[int, ...], borders: Borders) -> Span:
     """The span of these ranks."""
     places = [borders.place(rank) for rank in ranks]
     together = min(Counter(domain for domain, _ in places).values())
@@ -70,7 +71,7 @@ def span_of_ranks(ranks: Sequence[int], borders: Borders) -> Span:
 def span(layout: Layout, axis: str, borders: Borders) -> Span:
     """The worst group of a mesh axis, of one that is laid over the mesh ("vae"), or of all ranks ("world")."""
     if axis in layout.degrees.axes and axis not in layout.order:
-        return span_of_ranks(layout.overlay(axis), borders)
+        return span_of_ranks(tuple(layout.overlay(axis)), borders)
     if axis in layout.order:
         return span_of_axis(layout.stride(axis), layout.degrees.size(axis), layout.world_size, borders)
     return span_of_ranks(range(layout.world_size), borders)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -83,10 +83,19 @@ class Cost:
         return self.denoise * (1 - self.error), self.denoise * (1 + self.error)
 
 
-def cost(plan: Plan, hardware: Hardware, streamed: bool = True, tail: Tail | None = None) -> Cost:
-    """The whole prediction for one plan under its mesh order; `tail` is given if it is priced already."""
+def cost(
+    plan: Plan,
+    hardware: Hardware,
+    streamed: bool = True,
+    tail: Tail | None = None,
+    messages: Sequence[Message] | None = None,
+) -> Cost:
+    """The whole prediction for one plan under its mesh order.
+
+    tail, messages: what vae.tail() and denoise_messages() give, if they are known. Messages are those of any order.
+    """
     decode, end = tail or vae_price.tail(plan, hardware, streamed=streamed)
-    return Cost(tuple(denoise_items(plan, hardware)), decode, end, hardware.error.value)
+    return Cost(tuple(denoise_items(plan, hardware, messages)), decode, end, hardware.error.value)
 
 
 def denoise_messages(plan: Plan) -> list[Message]:
@@ -111,11 +120,11 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
     return [m for m in own if m.phase == "denoise"]
 
 
-def denoise_items(plan: Plan, hardware: Hardware) -> list[Item]:
+def denoise_items(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None = None) -> list[Item]:
     """Items of the denoise time; equal for every rank but for padding."""
     items, places = _computing(plan, hardware), borders(plan.world_size, hardware)
     slowest = farthest(hardware, places, plan.world_size)
-    for message in denoise_messages(plan):
+    for message in denoise_messages(plan) if messages is None else messages:
         where = span(plan.layout, message.axis, places)
         far = message.count * sent_over(slowest, hardware, message.collective, message.size, where)
         items.append(_exchange(plan, hardware, message, where)._replace(far=round(far)))
@@ -130,13 +139,15 @@ def _part(item: Item, share: float) -> Item:
     return item._replace(seconds=item.seconds * share, size=round(item.size * share), far=round(item.far * share))
 
 
-def pricer(plan: Plan, hardware: Hardware) -> Callable[[str, Span], float]:
+def pricer(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None) -> Callable[[str, Span], float]:
     """A function from the span of an axis to the seconds of its exchanges, to compare mesh orders."""
-    messages = denoise_messages(plan)
+    by_axis: dict[str, list[Message]] = {}
+    for message in denoise_messages(plan) if messages is None else messages:
+        by_axis.setdefault(message.axis, []).append(message)
 
     @cache
     def exchanges(axis: str, where: Span) -> float:
-        return sum(_exchange(plan, hardware, message, where).seconds for message in messages if message.axis == axis)
+        return sum(_exchange(plan, hardware, message, where).seconds for message in by_axis.get(axis, ()))
 
     return exchanges
 

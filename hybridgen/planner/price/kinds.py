@@ -13,6 +13,8 @@ def kinds(plan: Plan) -> list[int]:
     Of PipeFusion's stages in the middle, one of each size is taken.
     """
     degrees, places = plan.degrees, [dict[str, int]()]
+    if all(degrees.size(name) == 1 for name in degrees.unlike):
+        return [0]
     for name in degrees.unlike:
         if degrees.size(name) > 1 and degrees.axes[name].place is not None:
             own = _stages(plan) if name == "pipefusion" else range(degrees.size(name))
