@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hybridgen.errors import RequestError
@@ -161,6 +161,8 @@ class Degrees:
     """All axes by name, in the default order of the mesh, with those laid over it last."""
     default_order: ClassVar[tuple[str, ...]] = ()
     """Axes of the mesh in their default order, slowest first."""
+    dividing: ClassVar[Mapping[str, list[str]]] = {}
+    """Axes of the mesh by what they divide."""
     sequence_axes: ClassVar[tuple[str, ...]] = ()
     """Axes that share the token sequence, most significant digit of the sequence index first."""
     options: ClassVar[Mapping[str, tuple[Option, tuple[Degree, ...]]]] = {}
@@ -187,6 +189,7 @@ class Degrees:
         assert not any(hasattr(Degrees, degree.name) for degree in cls.table), "a degree is named like a method"
         placed = [axis for axis in cls.axes.values() if axis.place is not None]
         cls.default_order = tuple(axis.name for axis in placed)
+        cls.dividing = {axis.divides: [a.name for a in placed if a.divides == axis.divides] for axis in placed}
         cls.unlike = tuple(axis.name for axis in cls.axes.values() if not axis.alike)
         cls.sequence_axes = tuple(axis.name for kind in ("keys", "heads") for axis in placed if axis.divides == kind)
 
@@ -210,11 +213,11 @@ class Degrees:
 
     def over(self, *divides: str) -> int:
         """Ranks of all axes of the mesh that divide one of these."""
-        return math.prod([self.sizes[name] for name in _axes_of(type(self), divides)])
+        return math.prod([self.sizes[name] for kind in divides for name in self.dividing.get(kind, ())])
 
     def axes_of(self, *divides: str) -> list[str]:
         """Axes of the mesh that divide one of these, in the default order."""
-        return list(_axes_of(type(self), divides))
+        return [name for name in self.default_order if self.axes[name].divides in divides]
 
     @cached_property
     def cp(self) -> int:
@@ -275,11 +278,6 @@ class Degrees:
         """Short name of the plan: "cfg2 ulysses4 attn2d3x3 vae8"; "one rank" when nothing is split."""
         found = ((degree, self.value(degree)) for degree in by_name(self.table))
         return " ".join(f"{d.name}{d.text(value)}" for d, value in found if value != d.one) or "one rank"
-
-
-@lru_cache(maxsize=256)
-def _axes_of(kind: type[Degrees], divides: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in kind.default_order if kind.axes[name].divides in divides)
 
 
 def by_name(table: Iterable[Degree]) -> list[Degree]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
+from hybridgen.plan.numbers import divisors
 from hybridgen.planner.choose import anchor
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
@@ -23,8 +25,12 @@ from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.legal import Fixed
 from hybridgen.recipe.resolve import MAX_RANKS, given_degrees, published_frames, refuse_idle_options, with_heads
 from hybridgen.strategies.registry import OVERLAID, Degrees
+
+MOST_NARROWER = 4
+"""Most numbers of GPUs that are compared with a larger one."""
 
 
 def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
@@ -89,15 +95,15 @@ def widths(gpus: int) -> list[int]:
     return sorted({2**i for i in range(gpus.bit_length())} | shares | {near for near in rounder(gpus) if near < gpus})
 
 
-def scaling(ask: Ask) -> list[Recommendation]:
-    """Recommendations at every width up to `ask.gpus` that has a plan."""
-    found = (search(replace(ask, gpus=width)) for width in widths(ask.gpus))
+def scaling(ask: Ask, also: Iterable[int] = ()) -> list[Recommendation]:
+    """Recommendations at every width up to `ask.gpus`, and at others, that has a plan."""
+    found = (search(replace(ask, gpus=width)) for width in sorted({*widths(ask.gpus), *also}))
     return [explained(one) for one in found if one.candidates]
 
 
 def with_fewer(ask: Ask) -> Recommendation:
     """The recommendation for the fewest GPUs that are no slower than the best width, within the model's error."""
-    found = scaling(ask)
+    found = scaling(ask, _rounder_below(ask))
     if not found:
         return recommend(ask)  # says why there is none
     limit = min((one.fastest for one in found), key=lambda c: c.cost.clip).limit
@@ -115,11 +121,35 @@ def fleets(ask: Ask) -> list[Candidate]:
 
 
 def faster_with_fewer(found: Recommendation) -> Recommendation | None:
-    """The recommendation for a rounder, smaller number of GPUs, if it is faster than all of them."""
-    ask = found.ask
-    smaller = [_freed(ask, gpus) for gpus in rounder(ask.gpus) if gpus < ask.gpus]
-    faster = [one for one in smaller if one.candidates and one.fastest.limit < found.fastest.cost.clip]
-    return min(faster, key=lambda one: one.fastest.cost.clip, default=None)
+    """The recommendation for a smaller number of GPUs, if it is faster than all of them; of ties, for the fewest.
+
+    Of numbers that split well, those are looked at on which one GPU's work would not take too long, if it could be
+    split without a loss. They are compared by plans that split guidance and weights as here.
+    """
+    ask, fastest = found.ask, found.fastest
+    few = [gpus for gpus in _rounder_below(ask) if found.one_gpu / gpus < fastest.cost.clip]
+    tried = [search_best(replace(ask, gpus=gpus, fixed=_as_here(found, gpus), order=None)) for gpus in few]
+    faster = [one for one in tried if one.candidates and one.fastest.limit < fastest.cost.clip]
+    if not faster:
+        return None
+    limit = min(faster, key=lambda one: one.fastest.cost.clip).fastest.limit
+    return _freed(ask, min(one.ask.gpus for one in faster if one.fastest.cost.clip <= limit))
+
+
+def _rounder_below(ask: Ask) -> list[int]:
+    """Smaller numbers of GPUs that split best: of multiples of powers of two and of what divides the heads, the next
+    ones below, those with most divisors."""
+    steps = {2**power for power in range(1, ask.gpus.bit_length())} | set(
+        divisors(ask.template.facts.transformer.heads)
+    )
+    below = {(ask.gpus - 1) // step * step for step in steps if step > 1} - {0}
+    return sorted(below, key=lambda gpus: (-len(divisors(gpus)), -gpus))[:MOST_NARROWER]
+
+
+def _as_here(found: Recommendation, gpus: int) -> Fixed:
+    """Degrees that are kept where numbers of GPUs are compared: guidance split if it can be, weights as here."""
+    branches, best = found.best.plan.branches, found.fastest.plan.degrees
+    return {"cfg": branches if gpus % branches == 0 else 1, "tp": best.tp, "pipefusion": best.pipefusion}
 
 
 def with_a_quarter(found: Recommendation) -> Recommendation | None:
