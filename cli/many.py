@@ -24,7 +24,7 @@ def run(options: RunOptions, fields: dict[str, Any]) -> None:
 
     Ends with exit code 1 where a clip was not made.
     """
-    screen = Lines(options.quiet)
+    screen = Lines(options.quiet, options.dry_run)
     found = many.run_many(options, fields, screen)
     screen.summary(found)
     if found.refused or found.failed:
@@ -34,8 +34,8 @@ def run(options: RunOptions, fields: dict[str, Any]) -> None:
 class Lines(many.ManyScreen):
     """Lines on stderr: which clip begins, and what became of those that are not made."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, quiet: bool, is_dry: bool) -> None:
+        self.quiet, self.is_dry = quiet, is_dry
         self.numbers: dict[str, int] = {}
         """Numbers of clips, by their files."""
 
@@ -46,6 +46,8 @@ class Lines(many.ManyScreen):
 
     def asked(self, wanted: many.Wanted, job: Job) -> None:
         self.numbers[str(job.output)] = wanted.number
+        if self.is_dry:
+            text.answer(str(job.output))
 
     def event(self, ticket: Ticket, event: Event) -> None:
         job = ticket.job
@@ -72,7 +74,8 @@ class Lines(many.ManyScreen):
         """Show what became of all clips."""
         if self.quiet:
             return
-        parts = [f"{text.counted(found.made, 'clip')} made in {clock(found.seconds)} ({found.an_hour:.1f} an hour)"]
+        made = f"{text.counted(found.made, 'clip')} made in {clock(found.seconds)} ({found.an_hour:.1f} an hour)"
+        parts = [f"{text.counted(found.looked_at, 'clip')} to make" if self.is_dry else made]
         others = {"there already": found.skipped, "refused": found.refused, "failed": found.failed}
         parts += [f"{count} {word}" for word, count in others.items() if count]
         text.say("", ", ".join(parts))

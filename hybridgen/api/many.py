@@ -66,6 +66,8 @@ class Summary:
     """Clips that could not be made as asked."""
     failed: int = 0
     """Clips in which a rank failed."""
+    looked_at: int = 0
+    """Clips of a dry run that can be made."""
     seconds: float = 0.0
     outputs: list[Path] = field(default_factory=list)
 
@@ -118,19 +120,24 @@ def run_many(
 ) -> Summary:
     """Make the clips of a job, one after the other, on ranks that load the model once.
 
-    What cannot be made is told and noted, and does not end the job. Raises RequestError for a job that cannot start.
+    What cannot be made is told and noted, and does not end the job. A dry run looks at every clip and makes none.
+    Raises RequestError for a job that cannot start.
     """
     _check(options)
     lines, shard = _lines(options, fields), shard_of(options.shard)
     shared = {name: value for name, value in fields.items() if name != "prompt"}
     engine = Engine.of(options, shared, screen, screen.event, start_method)
+    job = None
     try:
         job = _Many(options, engine, screen)
         wanted = [one for one in job.wanted(lines) if (one.number - shard[0]) % shard[1] == 0]
         screen.planned_many(engine, len(wanted), shard)
         found = job.run(wanted)
-    except BaseException:
+    except BaseException as error:
         engine.close(at_once=True)
+        if job is not None and job.found.made:
+            made = job.found.made + job.found.skipped
+            error.add_note(f"{made} of {job.found.total} clips are made; the same command makes the others")
         raise
     engine.close()
     return found
@@ -237,6 +244,9 @@ class _Many:
             again = one.number in self.manifest.entries  # what a job left behind is its own
             job = self.engine.job_of(recipe, Outputs(video, overwrite=self.options.overwrite or again))
             self.screen.asked(one, job)
+            if self.options.dry_run:
+                self.found.looked_at += 1
+                return
             self.under.append(_Under(one, asked, self.engine.ranks.submit(job)))
         except RequestError as error:
             if error.rule == "manifest":
@@ -244,6 +254,8 @@ class _Many:
             fault = error if one.place is None or error.place else error.changed(place=one.place, tries=())
             self.found.refused += 1
             self.screen.refused(one, fault)
+            if self.options.dry_run:
+                return
             self.manifest.note(one.number, status="refused", asked=asked, error=fault.message)
 
     def _name(self, one: Wanted, recipe: Recipe) -> Path:

@@ -37,7 +37,12 @@ def test_a_job_goes_on_where_it_ended(here: Path) -> None:
         {"prompt": "three", "frames": 6},
     ]
     (here / "p.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, "no"]))
+    dry, said = many(here, "--prompts", "p.jsonl", "--dry-run", code=1)
+    assert (
+        len(dry) == 2 and "2 clips to make, 2 refused" in said and [path.name for path in here.iterdir()] == ["p.jsonl"]
+    )
     paths, said = many(here, "--prompts", "p.jsonl", code=1)
+    assert paths == dry
     assert len(paths) == 2 and paths[1] == "named.mp4"
     assert "p.jsonl:3:1: frames 6" in said and "p.jsonl:4:1: is not a JSON object" in said
     assert "2 clips made" in said and "2 refused" in said
