@@ -37,6 +37,19 @@ def test_no_plan_is_faster_or_has_more_room_than_on_either_kind(one: str, other:
     assert both.reserve.value == max(find(one).reserve.value, find(other).reserve.value)
 
 
+def test_every_constant_is_the_worst_one(tmp_path: Path) -> None:
+    """A machine that is worse in some figures and better in others."""
+    file = tmp_path / "box.yaml"
+    worse = "step: 1s, launch: 1ms, pixels: 1s, writing: 1000, decoder: 1e9, float32: 0.01"
+    better = "reserve: 1MB, memory: 900GB, matmul: 1e18, fixed: 1us, slowdown: 0.001"
+    link = "inside: {latency: 1s, hop: 1ns, bandwidth: 1e6, gather: 9}"
+    file.write_text("base: h100\n" + "\n".join(f"{worse}, {better}".split(", ")) + f"\n{link}\n")
+    usual, other = (dict(find(name).constants()) for name in ("h100", str(file)))
+    for name, constant in find(f"h100:8,{file}:8").constants():
+        words = "step launch pixels writing decoder float32 inside.latency inside.bandwidth"
+        assert constant == (other if name in words.split() else usual)[name], name
+
+
 def test_a_kind_mixed_with_itself_is_that_kind() -> None:
     usual = dict(find("h100").constants())
     assert dict(find("h100:8,h100:8").constants()) == usual and not find("h100:8,h100:8").cards

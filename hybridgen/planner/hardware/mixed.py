@@ -32,11 +32,11 @@ def mixed(name: str, parts: Sequence[tuple[Hardware, int]]) -> Hardware:
     """The machine of some cards of each kind, in the order in which ranks fill them; each kind has hosts of its own.
 
     Every rank has an equal share of the work, so that the slowest card sets the pace, and the smallest memory the
-    limit. A domain is a host, unless all kinds join as many hosts.
+    limit. A domain has as many hosts as that of the kind that joins fewest.
     """
     machines = [machine for machine, _ in parts]
     hosts = tuple(size for machine, count in parts for size in _hosts(machine, count))
-    together = {max(machine.domain // machine.per_node, 1) for machine in machines}
+    together = min(max(machine.domain // machine.per_node, 1) for machine in machines)
     worst: Hardware = _worst(machines)
     slowest = min(machines, key=lambda machine: machine.attention.value)
     return replace(
@@ -46,7 +46,7 @@ def mixed(name: str, parts: Sequence[tuple[Hardware, int]]) -> Hardware:
         generation=slowest.generation,
         shared_bus=any(machine.shared_bus for machine in machines),
         per_node=max(hosts),
-        domain=max(hosts) * (together.pop() if len(together) == 1 else 1),
+        domain=max(hosts) * together,
         hosts=hosts,
         cards=tuple(f"{count} x {machine.title}" for machine, count in parts) if len({*machines}) > 1 else (),
     )
