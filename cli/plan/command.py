@@ -55,7 +55,7 @@ def plan(own: PlanFlags, given: dict[str, Any]) -> None:
     if own.plot is not None:
         from hybridgen.cli.plan.plot import draw
 
-        draw(own.plot, found, recommend.scaling(found.ask), page.shown, page.frames)
+        draw(own.plot, found, page.shown, page.frames)
     if own.json:
         text.answer(json.dumps(page.as_data(), indent=2))
     elif own.quiet:

@@ -1,4 +1,4 @@
-"""The plot of hybridgen plan --plot: how the best plan scales, and what plans spend their time on."""
+"""The plot of hybridgen plan --plot: how plans scale, or what copies make, and what plans spend their time on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from hybridgen.cli.text import counted, seconds
 from hybridgen.distributed.files import free_name, may_write, written_whole
 from hybridgen.errors import RequestError
+from hybridgen.planner.choose import recommend
 from hybridgen.planner.choose.ask import Recommendation
+from hybridgen.planner.choose.fleet import frontier
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import by_name
 from hybridgen.strategies.registry import BY_DEGREE, DEGREES
@@ -22,13 +24,16 @@ STRATEGIES = dict.fromkeys(BY_DEGREE[degree.name].name for degree in DEGREES if 
 COLOURS = {**COMPUTING, **dict(zip(STRATEGIES, cycle(EXCHANGING), strict=False)), **WAITING}
 """Colours by what the time is spent on; the rest is "other"."""
 OTHER = "#d0d0d0"
+MARKED = "#d6302a"
+"""Colour of the recommended plan."""
 BARS = 6
 
 
-def draw(
-    path: Path, found: Recommendation, widths: Sequence[Recommendation], shown: Sequence[Candidate], frames: int
-) -> None:
-    """Write the plot. Raises RequestError if matplotlib or the folder is missing, or the file cannot be written."""
+def draw(path: Path, found: Recommendation, shown: Sequence[Candidate], frames: int) -> None:
+    """Write the plot: how plans scale, or what copies make where that is asked for, and what plans spend their time on.
+
+    Raises RequestError if matplotlib or the folder is missing, or the file cannot be written.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -40,7 +45,10 @@ def draw(
         raise RequestError("output-format", "plot", path, "must end in a format that matplotlib writes", [near])
     may_write("plot", path, can_overwrite=False)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
-    _scaling(left, widths)
+    if found.ask.aim.is_asked:
+        _frontier(left, found, recommend.fleets(found.asked))
+    else:
+        _scaling(left, recommend.scaling(found.ask))
     _times(right, shown[:BARS])
     clip, facts = found.best.plan.clip, found.best.plan.facts
     made = f"{clip.width}x{clip.height}, {counted(frames, 'frame')}, {counted(clip.steps, 'step')}"
@@ -73,6 +81,39 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=12, loc="upper left")
+
+
+def _frontier(axes: Any, found: Recommendation, every: Sequence[Candidate]) -> None:
+    """Seconds a clip against clips an hour: every possible plan of every width, those that nothing beats, the best."""
+    aim, best = found.ask.aim, found.best
+
+    def points(candidates: Sequence[Candidate]) -> tuple[list[float], list[float]]:
+        return [one.cost.clip for one in candidates], [aim.output(one).per_hour for one in candidates]
+
+    kept = frontier(every, aim)
+    axes.plot(*points(every), "o", color=OTHER, markersize=5, label="possible plans")
+    axes.plot(*points(kept), "o-", color=COLOURS["matrix products"], label="frontier (copies x GPUs)")
+    axes.plot(*points([best]), "*", color=MARKED, markersize=22, label="recommended")
+    for one in _spaced(kept, best):
+        words = f"{one.copies}x{one.plan.world_size}"
+        at = one.cost.clip, aim.output(one).per_hour
+        axes.annotate(words, at, (-4, 9), textcoords="offset points", ha="right", size=11)
+    axes.set_xscale("log")
+    axes.margins(x=0.2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    axes.set_ylim(0, 1.5 * max(points(every)[1]))  # room for the legend
+    axes.set_xlabel("seconds a clip", fontsize=13)
+    axes.set_ylabel(f"clips an hour on {counted(found.gpus, 'GPU')}", fontsize=13)
+    axes.tick_params(which="both", labelsize=12)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=12, loc="upper left")
+
+
+def _spaced(kept: Sequence[Candidate], best: Candidate) -> list[Candidate]:
+    """The candidates whose labels do not lie on each other: of each width the fastest."""
+    found = {one.plan.world_size: one for one in (*reversed(kept), best)}
+    return list(found.values())
 
 
 def _times(axes: Any, shown: Sequence[Candidate]) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,3 +216,26 @@ def test_what_makes_no_sense_is_refused_with_what_does(flags: str, says: str, pl
     first, *_, last = plan(f"--gpus 8 {flags}", code=2).splitlines()
     assert first.startswith(says)
     assert plan(f"{last.removeprefix('  try:  hybridgen plan ')} -q")
+
+
+@pytest.mark.parametrize("flags", ["--objective throughput --memory 95GB", "--price 2"])
+def test_the_picture_marks_the_frontier_and_the_recommended_plan(
+    flags: str, plan: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: dict[str, list[tuple[float, float]]] = {}
+    usual = Axes.plot
+
+    def plot(self: Axes, *points: Any, label: str = "", **style: Any) -> Any:
+        drawn[label] = list(zip(*points[:2], strict=True))
+        return usual(self, *points, label=label, **style)
+
+    monkeypatch.setattr(Axes, "plot", plot)
+    found = json.loads(plan(f"--gpus 8 --hardware h200 {flags} --json --plot {tmp_path / 'p.png'}"))
+    every, kept, (best,) = (drawn[label] for label in ("possible plans", "frontier (copies x GPUs)", "recommended"))
+    assert (tmp_path / "p.png").stat().st_size > 10_000 and len(every) > 50
+    first = found["candidates"][0]
+    assert best == pytest.approx((first["end_to_end_s"], first["clips_per_hour"]), rel=1e-3) and best in every
+    beaten = {(s, r) for s, r in every if any(t <= s and q >= r and (t, q) != (s, r) for t, q in every)}
+    assert {*kept} == {*every} - beaten and kept == sorted(kept)
