@@ -1,10 +1,13 @@
 """hybridgen's program: the command `hybridgen`, and `python -m hybridgen` for launchers that start modules."""
 
 import gc
+import signal
 
 
 def main() -> None:
     """Run one command and exit with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during imports needs no traceback
     gc.disable()  # what is imported stays; looking for garbage in it takes a seventh of the time of --version
     from hybridgen.cli.main import main
 

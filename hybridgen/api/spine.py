@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridgen.distributed.files import written_whole
+from hybridgen.distributed.lookout import Lookout
 from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
-from hybridgen.engine.options import DecodeOptions, Engine, Limits, RunOptions
+from hybridgen.engine.options import DecodeOptions, Engine, Limits, RunOptions, limits_of
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
@@ -53,34 +54,43 @@ def run(
     started, RunFailed when a rank failed.
     """
     limits = options.limits
-    environment.joined_rank()  # a launcher's mistakes are told first
-    recipe = composed(options, fields)
-    inputs = _opened(recipe)
-    recipe = filled(recipe, options, inputs, screen)
-    plan = resolve(recipe, options.gpus, inputs.video_frames)
-    if options.dry_run and options.engine is Engine.native:
-        look(recipe, plan, options.outputs, inputs)
-    engine = _engine(options.engine)
-    if options.dry_run or not has_prompt(recipe.request):
-        device = "cpu" if recipe.runtime.device == "cpu" else None  # a GPU's name is asked for by torch
-        screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device))
-    if options.dry_run:
-        return None
-    recipe = with_seed(recipe)
-    job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
-    screen.ready(recipe, job, _warnings(recipe, plan, engine, job.device))
-    report = engine.launch(job, start_method, limits)
+    with Lookout(environment.joined_rank()) as early:  # a launcher's mistakes are told first
+        recipe = composed(options, fields)
+        inputs = _opened(recipe)
+        recipe = filled(recipe, options, inputs, screen)
+        plan = resolve(recipe, options.gpus, inputs.video_frames)
+        if options.dry_run and options.engine is Engine.native:
+            look(recipe, plan, options.outputs, inputs)
+        engine = _engine(options.engine)
+        if options.dry_run or not has_prompt(recipe.request):
+            device = "cpu" if recipe.runtime.device == "cpu" else None  # a GPU's name is asked for by torch
+            screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device))
+        if options.dry_run:
+            return None
+        recipe = with_seed(recipe)
+        job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
+        screen.ready(recipe, job, _warnings(recipe, plan, engine, job.device))
+        report = engine.launch(job, start_method, limits, early)
     if options.report is not None and environment.is_reporter():
         _write_report(options.report, report)
     return report
 
 
 def decode(options: DecodeOptions, start_method: str | None = None) -> Report:
-    """Make the clip of final latents that a run has kept. Raises RequestError and RunFailed as run() does."""
+    """Make the clip of final latents that a run has kept. Raises RequestError and RunFailed as run() does.
+
+    In a joined job only rank 0 needs the file.
+    """
     from hybridgen.engine import launch
     from hybridgen.engine.kept import decode_job
 
-    return launch.launch(decode_job(options), start_method)
+    limits = limits_of(options)
+    with Lookout(environment.joined_rank()) as early:
+        there = environment.is_reporter() or options.file.exists()
+        report = launch.launch(decode_job(options) if there else None, start_method, limits, early)
+    if options.report is not None and environment.is_reporter():
+        _write_report(options.report, report)
+    return report
 
 
 def _write_report(path: Path, report: Report) -> None:
@@ -138,7 +148,7 @@ class _Runner(NamedTuple):
     """The functions of an engine that make a clip from a plan."""
 
     make_job: Callable[[Recipe, Plan, Outputs, Conditioning, bool], Any]
-    launch: Callable[[Any, str | None, Limits], Report]
+    launch: Callable[[Any, str | None, Limits, Lookout], Report]
     warnings: Callable[[Recipe, Plan], Iterable[str]]
     """Warnings about the plan before it runs."""
 
@@ -152,11 +162,11 @@ def _engine(name: Engine) -> _Runner:
     return _Runner(make_job, _launch, lambda recipe, plan: ())
 
 
-def _launch(job: Job, start_method: str | None, limits: Limits) -> Report:
+def _launch(job: Job, start_method: str | None, limits: Limits, early: Lookout) -> Report:
     """Run a job on ranks. What only they need is imported here, because a dry run has none."""
     from hybridgen.engine import launch
 
-    return launch.launch(job, start_method, limits)
+    return launch.launch(job, start_method, limits, early)
 
 
 def _warnings(recipe: Recipe, plan: Plan, engine: _Runner, device: str | None) -> list[str]:

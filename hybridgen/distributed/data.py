@@ -18,7 +18,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes, like: Any) -> Any:
-    """The value. Classes are those of which `like` is made, and no others. Raises ValueError for all else."""
+    """The value. Classes are those of which `like` is made, or that stand in it. Raises ValueError for all else."""
     return _value(json.loads(data), _classes(like))
 
 
@@ -40,8 +40,10 @@ def _plain(value: Any) -> Any:
 
 
 def _classes(value: Any) -> dict[str, type]:
-    """The dataclasses of which a value is made, by name."""
-    if is_dataclass(value) and not isinstance(value, type):
+    """The dataclasses of which a value is made, by name; a class stands for itself."""
+    if isinstance(value, type):
+        return {value.__name__: value}
+    if is_dataclass(value):
         parts = [_classes(getattr(value, item.name)) for item in fields(value)]
         return {type(value).__name__: type(value), **{name: kind for part in parts for name, kind in part.items()}}
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()

@@ -26,3 +26,5 @@ class JoinedRank:
     """What the ranks of the job know and others do not; "" where the launcher carries none."""
     variable: str = "RANK"
     """The variable that tells every process its rank."""
+    shared: tuple[str, ...] = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    """Variables that are the same for all ranks of the job, where they are given."""

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from hybridgen.distributed.status import Status
+from hybridgen.distributed.watch import children, kill
 
 
 @dataclass
@@ -51,9 +52,11 @@ class Ranks:
             self.bell[1].send_bytes(b"")
 
     def kill(self) -> None:
-        """End all, whatever they do."""
+        """End all, whatever they do, and what they have started."""
+        started = [pid for process in self.processes for pid in children(process.pid or 0)]
         for process in self.processes:
             process.kill()
+        kill(started)
         for process in self.processes:
             process.join()
         for end in (self.lifeline, *self.pipes, *self.bell):

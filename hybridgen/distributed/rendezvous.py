@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import threading
 import time
@@ -23,11 +22,10 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
-from hybridgen.distributed.joined import identity
+from hybridgen.distributed.board import identity
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.signals import held
-from hybridgen.distributed.watch import LOOK, stopped_sibling
 from hybridgen.errors import RunFailed
 
 T = TypeVar("T")
@@ -121,31 +119,22 @@ def meet(here: JoinedRank, say: Callable[[str], None], limit: float) -> Any:
 
     Raises RunFailed (launcher).
     """
-    waiting = _Waiting(here, say, time.monotonic() + limit, limit)
-    tcp = waiting.for_("the launcher" if here.agent_serves else "rank 0", lambda: _connected(here, say))
-    store = PrefixStore(f"hybridgen/{here.attempt}", tcp)
-    store.set(f"here/{here.rank}", identity())
-    while missing := [rank for rank in range(here.world) if not store.check([f"here/{rank}"])]:
-        _end_if_stopped(here, missing)
-        waiting.say_in_time(_some(missing))
-        time.sleep(POLL)
+    waiting = _Waiting(here, say, limit)
+    store = waiting.for_(lambda: _met(here, waiting, say))
     interface = interface_to(here.address)
     if interface is not None:
         listen_on(interface)
     return store
 
 
-def _end_if_stopped(here: JoinedRank, missing: list[int]) -> None:
-    """Raise RunFailed (launcher) where a missing rank of this machine is stopped; its launcher would wait for it."""
-    found = stopped_sibling(here.variable, missing)
-    if found is None:
-        return
-    time.sleep(LOOK)  # Ctrl-Z and `fg` stop and continue all, one after the other
-    if stopped_sibling(here.variable, missing) == found:
-        with suppress(OSError):
-            os.kill(found[1], signal.SIGKILL)
-        problem = f"rank {found[0]} of {here.world} failed: process {found[1]} was stopped (SIGSTOP) before it came"
-        raise RunFailed("launcher", problem)
+def _met(here: JoinedRank, waiting: _Waiting, say: Callable[[str], None]) -> Any:
+    """Connect to the store, and wait there for all ranks."""
+    store = PrefixStore(f"hybridgen/{here.attempt}", _connected(here, say))
+    store.set(f"here/{here.rank}", identity())
+    while missing := [rank for rank in range(here.world) if not store.check([f"here/{rank}"])]:
+        waiting.who(_some(missing))
+        time.sleep(POLL)
+    return store
 
 
 def _some(ranks: list[int]) -> str:
@@ -156,22 +145,30 @@ def _some(ranks: list[int]) -> str:
 class _Waiting:
     """A wait that says what it is for, ends at its limit, and can be interrupted."""
 
-    def __init__(self, here: JoinedRank, say: Callable[[str], None], end: float, limit: float) -> None:
-        self.here, self.say, self.end, self.limit = here, say, end, limit
+    def __init__(self, here: JoinedRank, say: Callable[[str], None], limit: float) -> None:
+        self.here, self.say, self.limit = here, say, limit
         self.start, self.next = time.monotonic(), FIRST
+        self.server = "the launcher" if here.agent_serves else "rank 0"
+        self.missing, self.known = self.server, self.start
 
-    def say_in_time(self, who: str) -> None:
+    def who(self, missing: str) -> None:
+        """Note for whom the wait is, as the store has just said."""
+        self.missing, self.known = missing, time.monotonic()
+
+    def _say_in_time(self) -> None:
         """Say who is missing, now and then. Raises RunFailed (launcher) at the limit."""
         now, here = time.monotonic(), self.here
         where = f"{here.address}:{here.port}"
-        if now > self.end:
-            problem = f"{who} of {here.world} did not come to {where} in {self.limit:g} s (--join-timeout)"
+        who = self.missing if now - self.known < FIRST else self.server  # which does not answer any more
+        if now - self.start > self.limit:
+            whom = who if who.startswith("the ") else f"{who} of {here.world}"
+            problem = f"{whom} did not come to {where} in {self.limit:g} s (--join-timeout)"
             raise RunFailed("launcher", problem)
         if now - self.start >= self.next:
             self.say(f"rank {here.rank} of {here.world} waits for {who} at {where} ({now - self.start:.0f} s)")
             self.next += LATER
 
-    def for_(self, who: str, what: Callable[[], T]) -> T:
+    def for_(self, what: Callable[[], T]) -> T:
         """The result of a function that may block; it runs in a thread, so that signals are heard meanwhile."""
         found: list[T] = []
         failed: list[BaseException] = []
@@ -187,7 +184,7 @@ class _Waiting:
             thread.start()
         while thread.is_alive():
             thread.join(POLL)
-            self.say_in_time(who)
+            self._say_in_time()
         if failed:
             if isinstance(failed[0], RunFailed):
                 raise failed[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -44,6 +46,44 @@ def _raise(number: int, _: FrameType | None) -> None:
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     raise Stopped(number)
+
+
+def without_raising(numbers: Iterable[int]) -> set[int]:
+    """Have signals raise nothing any more where they would; returns which ones. Another thread acts on them, which
+    hears of them through signal.set_wakeup_fd().
+
+    Raises ValueError in all threads but the main one.
+    """
+    found = {int(number) for number in numbers if callable(signal.getsignal(number))}
+    for number in found:
+        signal.signal(number, lambda *_: None)
+    return found
+
+
+class Heard:
+    """Signals that this process was sent, for a thread: the main thread may be in a call that never returns."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        """When signals were heard."""
+        self.ours: set[int] = set()
+        """Signals that raise_on_signals() took care of, and that are now heard here alone."""
+        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def start(self) -> None:
+        """Begin to hear. Raises ValueError in all threads but the main one."""
+        signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
+        self.ours = without_raising(number for number in SIGNALS if signal.getsignal(number) is _raise)
+
+    def next(self, seconds: float) -> int | None:
+        """The next of SIGNALS that comes in this time."""
+        if select.select([self.reader], [], [], seconds)[0]:
+            with suppress(BlockingIOError):  # another thread took it
+                number = os.read(self.reader, 1)[0]
+                if number in self.ours:
+                    self.times.append(time.time())
+                return number if number in SIGNALS else None
+        return None
 
 
 @contextmanager

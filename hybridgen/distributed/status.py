@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import reduction
@@ -19,6 +20,8 @@ from hybridgen.errors import RunFailed
 
 CONSEQUENCES = ("DistBackendError", "AcceleratorError")
 """Errors in which a dead peer shows on a GPU outside of a collective's call."""
+KEEP = 5.0
+"""Seconds that a run which ends gives a rank to put its result on disk."""
 ERROR, TRACEBACK = 1000, 8000
 """Characters of an error's text and of its traceback that are kept."""
 
@@ -75,6 +78,7 @@ class Slot(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_uint64),
         ("waits", ctypes.c_bool),
+        ("keeps", ctypes.c_bool),
         ("doing", ctypes.c_char * 160),
         ("marks", ctypes.c_char * 12_000),
         ("cause", ctypes.c_char * 48_000),
@@ -113,6 +117,16 @@ class Status:
         """Say what this rank does now. waits: whether it waits for other ranks in it."""
         slot = self.slots[self.rank]
         slot.doing, slot.waits, slot.count = _fits(doing, Slot.doing.size), waits, slot.count + 1
+
+    def keep(self, keeps: bool) -> None:
+        """Say whether this rank has a result that is not on disk yet, for which a run that ends should wait."""
+        self.slots[self.rank].keeps = keeps
+
+    def wait_until_kept(self, rank: int, can: Callable[[], bool] = lambda: True) -> None:
+        """Wait, for KEEP seconds at most, until a rank's result is on disk, as long as it can put it there."""
+        end = time.monotonic() + KEEP
+        while self.slots[rank].keeps and can() and time.monotonic() < end:
+            time.sleep(0.01)
 
     def read(self, rank: int) -> str:
         """What a rank said that it does."""

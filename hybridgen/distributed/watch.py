@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,15 @@ RULES = {
     HANG: "No rank has begun anything new for the time that --hang-timeout gives. What has ended, or is stopped, is "
     "found without it.",
 }
-LOOK = 2.0
+LOOK = 1.0
 """Seconds between two looks."""
 LOOKS = 2
 """Looks in a row that must find a process stopped: Ctrl-Z and `fg` stop and continue all, one after the other."""
 WARN = 60.0
 """Seconds of silence after which the user is warned; then whenever they have doubled."""
+PULSE = 60.0
+"""Seconds without a beat, after which a rank of another machine counts as stopped or lost. A thread beats every second
+whatever its rank computes."""
 
 
 class Said(NamedTuple):
@@ -33,6 +37,8 @@ class Said(NamedTuple):
     waits: bool
     """Whether it waits for other ranks."""
     doing: str
+    beat: int = 0
+    """How often a thread of the rank has said that the rank is there."""
 
 
 def state(pid: int) -> str:
@@ -52,28 +58,27 @@ def stopped(pid: int) -> str:
     """Name of what is stopped, the process or one that it started; "" where nothing is."""
     if state(pid) == "T":
         return f"process {pid}"
-    with suppress(OSError, ValueError):
-        children = [word for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
-        for child in map(int, children):
+    for child in children(pid):
+        with suppress(OSError):
             if state(child) == "T":
                 return f"{Path(f'/proc/{child}/comm').read_text().strip()} (process {child})"
     return ""
 
 
-def stopped_sibling(variable: str, values: Sequence[int]) -> tuple[int, int] | None:
-    """A stopped process with the same parent whose environment has the variable with one of these values.
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            found += map(int, path.read_text().split())
+    return found
 
-    Returns (value, process id).
-    """
-    with suppress(OSError, ValueError):
-        parents = Path(f"/proc/{os.getppid()}/task").glob("*/children")
-        for pid in (int(word) for path in parents for word in path.read_text().split()):
-            if state(pid) == "T":
-                words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                for value in values:
-                    if f"{variable}={value}".encode() in words:
-                        return value, pid
-    return None
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, whatever they do."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @dataclass
@@ -94,6 +99,8 @@ class Watch:
     counts: dict[int, int] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     """When a rank last said something new, on the clock below."""
+    beats: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """The last beat of a rank, and when it was new."""
     clock: float = 0.0
     """Seconds that this process has watched; while it is stopped itself, they do not pass."""
     last: float = field(default_factory=time.monotonic)
@@ -108,13 +115,23 @@ class Watch:
         self.last = now
         return True
 
-    def stopped(self, ranks: Sequence[int]) -> tuple[int, str] | None:
-        """The first of these ranks that is stopped, and what of it."""
+    def stopped(self, ranks: Sequence[int], looks: int = LOOKS) -> tuple[int, str] | None:
+        """The first of these ranks that so many looks have found stopped, and what of it."""
         for rank in ranks:
             what = stopped(self.pids[rank]) if rank in self.pids else ""
             self.seen[rank] = self.seen.get(rank, 0) + 1 if what else 0
-            if self.seen[rank] >= LOOKS:
+            if self.seen[rank] >= looks:
                 return rank, what
+        return None
+
+    def without_pulse(self, beats: Mapping[int, int]) -> int | None:
+        """The first of these ranks that has not beaten for PULSE seconds."""
+        for rank, beat in beats.items():
+            before, when = self.beats.get(rank, (-1, 0.0))
+            if beat != before:
+                self.beats[rank] = beat, self.clock
+            elif self.clock - when >= PULSE:
+                return rank
         return None
 
     def listen(self, said: Mapping[int, Said]) -> None:

@@ -42,6 +42,7 @@ def latents_kept(rank: Rank, latents: Tensor | None, digest: str) -> Iterator[No
         yield
         return
     path = keep_latents(rank, latents, digest)
+    rank.context.status.keep(False)
     try:
         yield
     except BaseException:
@@ -155,6 +156,7 @@ def decoded(rank: Rank, model: Denoiser, latents: Tensor | None) -> Iterator[Fra
 def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
     """Write the clip's file, and the contact sheet if it is asked for."""
     job, kept = rank.job, []
+    rank.set_status("begin the video")
     writer = writer_of(job, digest)
     done, count = 0, job.plan.clip.frames
     for frames in chunks:

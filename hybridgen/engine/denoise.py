@@ -36,6 +36,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
                 check_finite(x, f"numbers after step {step.index + 1}")
             rank.steps.append(time.perf_counter() - began)
             rank.progress.step(rank.steps[-1])
+    rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
     return x
 

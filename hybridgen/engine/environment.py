@@ -57,6 +57,7 @@ def joined_rank() -> JoinedRank | None:
                 has_parent=True,
                 secret=env.get(SECRET, ""),
                 variable="SLURM_PROCID",
+                shared=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
             ),
         )
     return None

@@ -11,11 +11,13 @@ from typing import Any
 from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
+from hybridgen.models.registry import MODELS
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel
 from hybridgen.plan.layout import Layout
-from hybridgen.plan.plan import Plan
+from hybridgen.plan.plan import Clip, Plan
 from hybridgen.plan.settings import Settings
+from hybridgen.strategies.registry import Degrees
 
 LATENTS_DONE = "latents"
 """Mark that rank 0 leaves once the final latents are on disk; its text is their path."""
@@ -173,3 +175,7 @@ class Job:
             "description": f"{self.prompt} ({made})",
             "comment": json.dumps(about, separators=(",", ":")),
         }
+
+
+PARTS = (Job, Plan, Clip, Degrees, Settings, Conditioning, Kernel, *MODELS)
+"""All that a job may be made of, for a rank that has none of its own to compare with."""

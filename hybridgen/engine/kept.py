@@ -110,7 +110,7 @@ def decode_job(options: DecodeOptions) -> Job:
         raise _refused(str(options.file), problem)
     video, device = options.out or _default_name(kept, plan), device_of(options.device)
     if environment.is_reporter():
-        outputs = Outputs(video, preview=options.preview, overwrite=options.overwrite)
+        outputs = Outputs(video, None, options.report, options.preview, options.overwrite)
         check_outputs(outputs, video, endings(plan.clip.frames), [kept.path])
         if plan.facts.guarded:
             guardrail.check_installed(plan.facts.name)

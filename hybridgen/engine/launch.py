@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import shlex
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -16,12 +14,13 @@ from typing import Any
 
 from hybridgen.distributed.data import packed, unpacked
 from hybridgen.distributed.joined import Peers
+from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext, run_local
-from hybridgen.distributed.signals import Stopped, die_with_parent
+from hybridgen.distributed.signals import Stopped
 from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
-from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
+from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, Job
 from hybridgen.engine.options import Limits
 from hybridgen.engine.report import Report
 from hybridgen.engine.video import remove_parts
@@ -31,15 +30,21 @@ IMPORTS = "hybridgen.engine.imports"
 """Module that imports what ranks need."""
 
 
-def launch(job: Job, start_method: str | None = None, limits: Limits = Limits()) -> Report:
+def launch(
+    job: Job | None, start_method: str | None = None, limits: Limits = Limits(), early: Lookout = Lookout()
+) -> Report:
     """Run the job and return rank 0's report, on every rank of a joined job.
+
+    job: None on a rank other than 0 of a joined job that cannot make it; it then takes rank 0's.
+    early: a lookout that began before the job was made.
 
     Raises RequestError before any rank starts, and RunFailed naming the first rank that failed. Interrupted or
     failed, it leaves no process and no half-written video behind; latents that were done are kept.
     """
     joined = environment.joined_rank()
     if joined is not None:
-        return _join(job, joined, limits)
+        return _join(job, joined, limits, early)
+    assert job is not None
     from hybridgen.models.load import local_folder
 
     local_folder(job.plan.facts)  # a download belongs to no rank
@@ -56,7 +61,7 @@ def launch(job: Job, start_method: str | None = None, limits: Limits = Limits())
             start_method=method,
             preload=[IMPORTS],
             hang_timeout=limits.hang,
-            warn=lambda text: _say(f"warning: {text}"),
+            warn=lambda text: say(f"warning: {text}"),
             on_exit=lambda status: kept.extend(clean_up(job, status)),
         )
     except RunFailed as failure:
@@ -93,37 +98,29 @@ def clean_up(job: Job, status: Status) -> list[str]:
     return notes
 
 
-def _say(text: str) -> None:
-    with suppress(OSError, AttributeError, ValueError):  # nobody listens any more
-        print(text, file=sys.stderr, flush=True)
-
-
-def _join(job: Job, here: JoinedRank, limits: Limits) -> Report:
+def _join(job: Job | None, here: JoinedRank, limits: Limits, early: Lookout) -> Report:
     """Run as one rank of a job that torchrun or srun started."""
-    if here.has_parent:
-        die_with_parent()
     status = Status(here.world, here.rank)
     if here.world == 1:
+        assert job is not None
         return _alone(job, RankContext(0, 1, here.local_rank, status))
     from hybridgen.distributed import rendezvous
 
-    speaks = here.local_rank == 0 or not here.has_parent  # one of each machine, or each that was started by hand
-    try:
-        store = rendezvous.meet(here, _say if speaks else lambda text: None, limits.join)
-    except Stopped as stopped:
-        if not speaks:
-            os._exit(128 + stopped.number)
-        raise
+    store = rendezvous.meet(here, early.tell, limits.join)
     context = RankContext(here.rank, here.world, here.local_rank, status, store=store)
-    agreed = [job] if here.rank == 0 else []
 
-    def kept() -> list[str]:
-        return clean_up(agreed[0], status) if here.rank == 0 else []
+    agreed = [] if job is None or here.rank else [job]
+
+    def kept(first: int) -> list[str]:
+        files = agreed and (here.rank == 0 or first == 0)  # where rank 0 is gone, its files may be on this machine
+        return clean_up(agreed[0], status) if files else []
 
     peers = Peers(here, context, limits.hang, kept)
     peers.start()
+    early.met()
     try:
-        report = _work(context, _agree(job, here, store))
+        agreed[:] = [_agree(job, here, store)]
+        report = _work(context, agreed[0])
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told to the others
         peers.failed(error)
     peers.finish()
@@ -145,12 +142,13 @@ def _alone(job: Job, context: RankContext) -> Report:
         raise cause_of(error, 0, context.status.read(0)).failure(1, tuple(notes)) from error
 
 
-def _agree(job: Job, here: JoinedRank, store: Any) -> Job:
+def _agree(job: Job | None, here: JoinedRank, store: Any) -> Job:
     """Give every rank rank 0's job, so that what was drawn (seed, file name) is the same everywhere.
 
     Raises RunFailed (launcher) for a job that is not signed with the ranks' secret, where they have one.
     """
     if here.rank == 0:
+        assert job is not None
         data = packed(job.without_images())
         store.set("job", _signature(here, data) + data)
         return job
@@ -160,7 +158,7 @@ def _agree(job: Job, here: JoinedRank, store: Any) -> Job:
     size = len(_signature(here, b""))
     if not hmac.compare_digest(sent[:size], _signature(here, sent[size:])):
         raise RunFailed("launcher", f"the job in the store is not signed with this rank's {environment.SECRET}")
-    agreed = unpacked(sent[size:], like=job)
+    agreed = unpacked(sent[size:], like=job or PARTS)
     if not isinstance(agreed, Job):
         raise RunFailed("launcher", "the store holds something else than a job")
     return agreed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from hybridgen.engine.outputs import Outputs
 from hybridgen.errors import RequestError
@@ -31,6 +31,26 @@ class Limits(NamedTuple):
     """Silence of all ranks that ends the run; None waits for ever."""
     join: float = 600.0
     """Time for the ranks of another launcher to meet."""
+
+
+def hang_timeout() -> Any:
+    """The flag that ends a run for silence."""
+    return flag(
+        "End a run in which no rank has begun anything new for so long; a warning comes after 60 s.", metavar="SECONDS"
+    )
+
+
+def join_timeout() -> Any:
+    """The flag that ends the wait of joined ranks."""
+    return flag("Seconds in which the ranks of torchrun or srun must meet.", default=Limits().join, metavar="SECONDS")
+
+
+def limits_of(given: RunOptions | DecodeOptions) -> Limits:
+    """The limits of a run. Raises RequestError (quantity)."""
+    for name, value in {"hang-timeout": given.hang_timeout, "join-timeout": given.join_timeout}.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise RequestError("quantity", name, value, "must be a number of seconds above 0", [600])
+    return Limits(given.hang_timeout, given.join_timeout)
 
 
 @dataclass(frozen=True)
@@ -67,23 +87,15 @@ class RunOptions:
     like: Optional[Path] = flag("Make a clip again, from its own record; flags win over it.", metavar="CLIP.mp4")
     settings: Optional[list[str]] = flag("Change one key of the recipe.", "--set", metavar="KEY=VALUE")
     engine: Engine = flag("What runs the plan: hybridgen itself, or xDiT's runner.", default=Engine.native)
-    hang_timeout: Optional[float] = flag(
-        "End a run in which no rank has begun anything new for so long; a warning comes after 60 s.", metavar="SECONDS"
-    )
-    join_timeout: float = flag(
-        "Seconds in which the ranks of torchrun or srun must meet.", default=Limits().join, metavar="SECONDS"
-    )
+    hang_timeout: Optional[float] = hang_timeout()
+    join_timeout: float = join_timeout()
     dry_run: bool = flag("Show plan, mesh and traffic; start nothing.", default=False)
     quiet: bool = flag("Print the path and nothing else.", "--quiet", "-q", default=False)
 
     @property
     def limits(self) -> Limits:
         """The limits of the run. Raises RequestError (quantity)."""
-        given = {"hang-timeout": self.hang_timeout, "join-timeout": self.join_timeout}
-        for name, value in given.items():
-            if value is not None and not 0 < value < float("inf"):
-                raise RequestError("quantity", name, value, "must be a number of seconds above 0", [600])
-        return Limits(self.hang_timeout, self.join_timeout)
+        return limits_of(self)
 
     @property
     def outputs(self) -> Outputs:
@@ -100,9 +112,12 @@ class DecodeOptions:
         "Video file; a clip of one frame may be a .png.", "--out", "-o", metavar="FILE.mp4", panel=OUTPUT
     )
     overwrite: bool = flag("Replace files that exist.", "--overwrite/--no-overwrite", default=False, panel=OUTPUT)
+    report: Optional[Path] = flag("Write timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
     preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
     vae: int = flag("Ranks that decode, each a strip of every frame.", default=1, metavar="N")
     model: Optional[str] = flag("The model, where it is not found under the name in the file.", metavar="NAME")
     device: Optional[str] = flag("cuda or cpu; by default cuda if there is one.", metavar="NAME")
+    hang_timeout: Optional[float] = hang_timeout()
+    join_timeout: float = join_timeout()
     quiet: bool = flag("Print the path and nothing else.", "--quiet", "-q", default=False)
     debug: bool = flag("Show the traceback of a failed rank.", default=False)

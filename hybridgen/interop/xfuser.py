@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hybridgen.distributed.lookout import Lookout
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.job import Job
@@ -85,10 +86,12 @@ def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
         raise RequestError("engine-missing", "engine", "xfuser", "the module xfuser is not installed", tries=tries)
 
 
-def launch(job: XfuserJob, start_method: str | None = None, limits: Limits = Limits()) -> Report:
+def launch(
+    job: XfuserJob, start_method: str | None = None, limits: Limits = Limits(), early: Lookout = Lookout()
+) -> Report:
     """Make the clip; the report has no traffic, memory or stages. xDiT's output goes to stderr.
 
-    `start_method` and `limits` are ignored, because torchrun starts the processes.
+    All but the job is ignored, because torchrun starts the processes.
 
     Raises RunFailed (engine-failed).
     """

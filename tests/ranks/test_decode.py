@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from hybridgen.api import spine as api
 from hybridgen.cli.main import call
+from hybridgen.distributed.data import packed, unpacked
+from hybridgen.engine.job import PARTS
 from hybridgen.engine.kept import decode_job, read_kept
 from hybridgen.engine.launch import launch
 from hybridgen.engine.options import DecodeOptions
@@ -44,13 +47,31 @@ def test_the_clip_is_the_same(
     monkeypatch.chdir(tmp_path)
     Path("clip.mp4").touch()
     latents = kept / "clip.latents.safetensors"
-    assert call(["decode", str(latents), "--vae", str(width)]) == 0
+    assert call(["decode", str(latents), "--vae", str(width), "--report", "clip.json", "--hang-timeout", "600"]) == 0
     assert capsys.readouterr().out == "clip-2.mp4\n"
     made, before = Path("clip-2.mp4"), kept / "clip.mp4"
     assert read_tags(made) == read_tags(before)
     assert width > 1 or made.read_bytes() == before.read_bytes()
     assert np.abs(read_frames(made).astype(int) - read_frames(before)).mean() < 0.5
     assert latents.exists()
+    report = json.loads(Path("clip.json").read_text())
+    assert report["output"] == "clip-2.mp4" and len(report["traffic_bytes"]) == width and report["timings_s"]["decode"]
+
+
+def test_only_rank_0_of_a_joined_job_needs_the_file(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = decode_job(DecodeOptions(kept / "clip.latents.safetensors", tmp_path / "a.mp4", device="cpu"))
+    assert unpacked(packed(made), like=PARTS) == made
+    jobs: list[Any] = []
+    monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: jobs.append(job))
+    options = DecodeOptions(tmp_path / "nowhere.safetensors", device="cpu")
+    with pytest.raises(RequestError):
+        api.decode(options)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    api.decode(options)
+    assert jobs == [None]
 
 
 def test_what_a_failed_run_has_kept_is_decoded(

@@ -20,6 +20,8 @@ from tests.support.tiny import run_plan, tiny_plan
 
 WAN22 = catalogue.find("wan2.2")
 CLIP = Clip(1280, 720, 81, 40, 4.0)
+PAGED = 0.99
+"""Share of a moment's memory that is seen at least: pages of code that a forked rank reads after it hide as many."""
 
 
 def test_weights_are_shared_by_tp_and_pipefusion_only() -> None:
@@ -79,7 +81,7 @@ def test_what_lasts_a_moment_is_in_the_peak_but_for_mapped_files() -> None:
         return found
 
     (moment, mapped), *_ = run_ranks(1, measure, kept=False)
-    assert size <= moment < 1.2 * size and mapped < 0.2 * size
+    assert PAGED * size <= moment < 1.2 * size and mapped < 0.2 * size
 
 
 def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
@@ -97,7 +99,7 @@ def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
         return rank.memory.close()
 
     (found,) = run_ranks(1, measure, kept=False)
-    assert size <= found < 1.2 * size
+    assert PAGED * size <= found < 1.2 * size
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -145,6 +146,44 @@ def test_marks_outlive_a_killed_rank() -> None:
     assert found == [{"clip": "a.mp4"}]
 
 
+def test_a_result_that_is_not_on_disk_yet_is_waited_for(tmp_path: Path) -> None:
+    """Rank 0 has the latents when another rank dies."""
+
+    def work(context: RankContext) -> None:
+        if context.rank == 0:
+            context.status.keep(True)
+            (tmp_path / "held").touch()
+            time.sleep(1)
+            (tmp_path / "latents").touch()
+            context.status.keep(False)
+            time.sleep(60)
+        while not (tmp_path / "held").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RunFailed, match="rank 1 of 2"):
+        run_local(2, work)
+    assert (tmp_path / "latents").exists()
+
+
+def test_what_a_rank_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Also where it is stopped, and not tied to its parent."""
+
+    def work(context: RankContext) -> None:
+        if context.rank == 0:
+            child = subprocess.Popen(["sleep", "60"])
+            child.send_signal(signal.SIGSTOP)
+            (tmp_path / "child").write_text(str(child.pid))
+            time.sleep(60)
+        while not (tmp_path / "child").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RunFailed, match="rank 1 of 2"):
+        run_local(2, work)
+    assert watch.is_gone(int((tmp_path / "child").read_text()))
+
+
 def test_a_clip_that_is_complete_is_said_to_be_however_the_run_ends(tmp_path: Path) -> None:
     from hybridgen.engine import launch
     from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE
@@ -234,4 +273,4 @@ def test_a_job_without_the_secret_is_refused() -> None:
     store: Any = vars(dist)["HashStore"]()
     store.set("job", launch._signature(HERE, b"{}") + b"{}")
     with pytest.raises(RunFailed, match="not signed"):
-        launch._agree(None, replace(HERE, rank=1, secret="s"), store)  # type: ignore[arg-type]
+        launch._agree(None, replace(HERE, rank=1, secret="s"), store)

@@ -1,0 +1,102 @@
+"""Before ranks of another launcher have met, one of each machine speaks, and who cannot come is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from hybridgen.distributed import lookout
+from hybridgen.distributed.place import JoinedRank
+
+PROGRAM = """
+import os, sys, time
+from hybridgen.distributed import lookout, watch
+from hybridgen.distributed.place import JoinedRank
+from hybridgen.errors import RunFailed
+lookout.LOOK = watch.LOOK = 0.1
+lookout.PATIENCE = 3.0
+here = JoinedRank(int(os.environ["RANK"]), 3, 0, "127.0.0.1", int(os.environ["MASTER_PORT"]), 0, False)
+try:
+    with lookout.Lookout(here):
+        time.sleep(0.5)  # until all are there
+        print("ready", flush=True)
+        sys.stdin.readline() or time.sleep(60)
+        raise RunFailed("launcher", "nobody came")
+except RunFailed as failure:
+    print(*failure.lines(), file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+def ranks(port: int = 29500) -> list[subprocess.Popen[str]]:
+    """Three ranks that wait for others, and go on for a line of input."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": str(port)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    for one in started:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    return started
+
+
+def said(started: list[subprocess.Popen[str]], line: str | None = None) -> list[str]:
+    """What each of them prints to stderr until it ends."""
+    return [one.communicate(line, timeout=60)[1] for one in started]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_named_once_and_ended(victim: int) -> None:
+    started = ranks()
+    started[victim].send_signal(signal.SIGSTOP)
+    words = said(started)
+    named = f"error[launcher]: rank {victim} of 3 failed: process {started[victim].pid} was stopped (SIGSTOP)"
+    assert [word for word in words if word] == [f"{named} before it came\n"]
+    assert [one.returncode for one in started] == [-9 if rank == victim else 1 for rank in range(3)]
+
+
+def test_a_rank_that_ends_is_named_once() -> None:
+    started = ranks()
+    started[0].kill()
+    words = said(started)
+    named = "error[launcher]: rank 0 of 3 failed: its process ended before it came\n"
+    assert [word for word in words if word] == [named]
+
+
+def test_what_all_find_is_told_once() -> None:
+    started = ranks()
+    for one in started:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    assert said(started) == ["error[launcher]: nobody came\n", "", ""]
+    assert [one.returncode for one in started] == [1, 1, 1]
+
+
+def test_ranks_of_other_jobs_are_none_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = ranks(29501)
+    own = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "MASTER_PORT")}
+    monkeypatch.setattr(os, "getppid", os.getpid)  # the ranks are children of this process
+    for port, found in (("29501", {0, 1, 2, 7}), ("29502", {7})):
+        monkeypatch.setattr(lookout, "_environment", with_own({**own, "WORLD_SIZE": "3", "MASTER_PORT": port}))
+        assert lookout.siblings(JoinedRank(7, 8, 0, "", 1, 0, False)).keys() == found
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+def with_own(own: dict[str, str]) -> Callable[[str], dict[str, str]]:
+    """What processes have in their environment, with another one for this process."""
+    real = lookout._environment
+    return lambda pid: own if pid == "self" else real(pid)
