@@ -25,7 +25,6 @@ from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.known import DEFAULT
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.recipe.fields import Recipe
-from hybridgen.recipe.legal import Fixed
 from hybridgen.recipe.resolve import MAX_RANKS, given_degrees, published_frames, refuse_idle_options, with_heads
 from hybridgen.strategies.registry import OVERLAID, Degrees
 
@@ -128,40 +127,39 @@ def faster_with_fewer(found: Recommendation) -> Recommendation | None:
     """
     ask, fastest = found.ask, found.fastest
     few = [gpus for gpus in _rounder_below(ask) if found.one_gpu / gpus < fastest.cost.clip]
-    tried = [search_best(replace(ask, gpus=gpus, fixed=_as_here(found, gpus), order=None)) for gpus in few]
+    tried = [_narrower(found, gpus) for gpus in few]
     faster = [one for one in tried if one.candidates and one.fastest.limit < fastest.cost.clip]
     if not faster:
         return None
     limit = min(faster, key=lambda one: one.fastest.cost.clip).fastest.limit
-    return _freed(ask, min(one.ask.gpus for one in faster if one.fastest.cost.clip <= limit))
+    return min((one for one in faster if one.fastest.cost.clip <= limit), key=lambda one: one.ask.gpus)
 
 
 def _rounder_below(ask: Ask) -> list[int]:
     """Smaller numbers of GPUs that split best: of multiples of powers of two and of what divides the heads, the next
     ones below, those with most divisors."""
-    steps = {2**power for power in range(1, ask.gpus.bit_length())} | set(
-        divisors(ask.template.facts.transformer.heads)
-    )
-    below = {(ask.gpus - 1) // step * step for step in steps if step > 1} - {0}
+    powers = {2**power for power in range(1, ask.gpus.bit_length())}
+    steps = powers.union(divisors(ask.template.facts.transformer.heads)) - {1}
+    below = {(ask.gpus - 1) // step * step for step in steps} - {0}
     return sorted(below, key=lambda gpus: (-len(divisors(gpus)), -gpus))[:MOST_NARROWER]
 
 
-def _as_here(found: Recommendation, gpus: int) -> Fixed:
-    """Degrees that are kept where numbers of GPUs are compared: guidance split if it can be, weights as here."""
+def _narrower(found: Recommendation, gpus: int) -> Recommendation:
+    """The recommendation for a smaller number of GPUs: guidance split if it can be, weights and layers as here, and
+    every other degree open. Where that does not fit, every degree is open.
+    """
     branches, best = found.best.plan.branches, found.fastest.plan.degrees
-    return {"cfg": branches if gpus % branches == 0 else 1, "tp": best.tp, "pipefusion": best.pipefusion}
+    split = {"cfg": branches if gpus % branches == 0 else 1, "tp": best.tp, "pipefusion": best.pipefusion}
+    open_ask = replace(found.ask, gpus=gpus, fixed=split, order=None)
+    part = search_best(open_ask)
+    return part if part.candidates else search_best(replace(open_ask, fixed={}))
 
 
 def with_a_quarter(found: Recommendation) -> Recommendation | None:
     """The recommendation for about a quarter of the GPUs, where efficiency is higher; None if there is none."""
     gpus = found.ask.gpus
-    part = _freed(found.ask, max(2 ** (gpus // 4).bit_length() // 2, 1))
+    part = _narrower(found, max(2 ** (gpus // 4).bit_length() // 2, 1))
     return part if gpus > 1 and part.candidates else None
-
-
-def _freed(ask: Ask, gpus: int) -> Recommendation:
-    """The recommendation for another number of GPUs with every degree open."""
-    return search_best(replace(ask, gpus=gpus, fixed={}, order=None))
 
 
 def is_open(recipe: Recipe) -> bool:

@@ -56,7 +56,8 @@ def _fewest(stride: int, size: int, world: int, part: int) -> int:
     if part % stride == 0 and block % part == 0:
         return part // stride
     # The first and the last group of a block: if a border of parts lies in the block, one of them crosses it.
-    starts = (first + offset for first in range(0, world, block) for offset in (0, stride - 1))
+    # Only the place in a part matters.
+    starts = {(first + offset) % part for first in range(0, world, block) for offset in (0, stride - 1)}
     return min(min(Counter(rank // part for rank in range(s, s + block, stride)).values()) for s in starts)
 
 

@@ -100,7 +100,7 @@ def cost(
 
 def denoise_messages(plan: Plan) -> list[Message]:
     """Messages of a rank while denoising; each as the rank sends it that sends most of it."""
-    ranks = kinds(plan)
+    ranks = kinds(plan, decoding=False)
     if len(ranks) == 1:
         return _messages(plan, ranks[0])
     found: dict[tuple[object, ...], Message] = {}
