@@ -38,7 +38,8 @@ COGVIDEOX = ModelFacts(
     text_tokens=226,
     origin="configuration file of the checkpoint on the model hub",
 )
-OTHERS = {"hunyuanvideo": HUNYUAN, "cogvideox-5b": COGVIDEOX, "cogvideox1.5-5b": COGVIDEOX}
+COGVIDEOX_15 = replace(COGVIDEOX, transformer=replace(COGVIDEOX.transformer, patch=(2, 2, 2)))
+OTHERS = {"hunyuanvideo": HUNYUAN, "cogvideox-5b": COGVIDEOX, "cogvideox1.5-5b": COGVIDEOX_15}
 """Models that are priced and not run."""
 NAMES = {
     "wan2.2-a14b": "wan2.2",
@@ -70,7 +71,8 @@ GPUS = {
 }
 """Names of cards by the file's name of a GPU. The Wan repository writes A800/A100 and H800/H100 for one column."""
 CARD = {card.name: card for card in CARDS}
-SIZES = {"480p": "832x480", "720p": "1280x704"}
+SIZES = {"480p": "768x432", "720p": "1280x704"}
+"""Cosmos Predict 2's sizes. With 832x480 its times on H20 would need more than that GPU's peak."""
 PCIE = ("4090", "L40", "H100 PCIe")
 
 
@@ -82,17 +84,22 @@ class Engine:
     attention: str = "auto"
     """Its kernel, where it is not torch's own choice on that GPU."""
     vae_dtype: str = "bfloat16"
+    compiled: bool = True
+    """Whether its blocks are compiled, or their passes fused by hand; otherwise they run eagerly."""
+    offload: float = 3e9
+    """Bytes a second at which weights move between host and GPU, where the run did that (B/s)."""
 
 
+WAN = Engine("Wan's own program", "flash", "float32", compiled=False)
 ENGINES = {
-    "Wan-Video/Wan2.1": Engine("Wan's own program", "flash", "float32"),  # H20's times allow FlashAttention-2 only
-    "Wan-Video/Wan2.2": Engine("Wan's own program", "flash-attn-3", "float32"),  # said by its note for Hopper
-    "xdit-project": Engine("xDiT", "flash"),
+    "Wan-Video/Wan2.1": WAN,  # H20's times allow FlashAttention-2 only
+    "Wan-Video/Wan2.2": replace(WAN, attention="flash-attn-3"),  # said by its note for Hopper
+    "xdit-project": Engine("xDiT", "flash", compiled=False),
     "TensorRT-LLM": Engine("TensorRT-LLM", "flash-attn-4"),
     "stewtong": Engine("vLLM-Omni"),
     "NVIDIA/cosmos": Engine("vLLM-Omni, PyTorch"),
     "cosmos-predict2": Engine("Cosmos' own program"),
-    "mlcommons": Engine("TensorRT-LLM and others"),
+    "mlcommons": Engine("TensorRT-LLM, MLPerf", "flash-attn-4"),
     "raylight": Engine("raylight"),
 }
 """Engines by a part of the source's name."""
@@ -146,6 +153,14 @@ class Row:
         return replace(found, name="PyTorch") if "T2V PyTorch" in self.notes else found
 
     @property
+    def settings(self) -> Settings:
+        """Settings of the run: the engine's kernel, and numbers of few bits."""
+        kernel, hopper = self.engine.attention, self.card.generation.startswith("hopper")
+        kernel = "auto" if kernel == "flash-attn-3" and not hopper else kernel
+        weights = "nvfp4" if "NVFP4" in self.notes else "fp8" if "fp8 linear" in self.config else None
+        return Settings("fp8" if "TE fp8" in self.config else kernel, weights)
+
+    @property
     def quantised(self) -> bool:
         """Whether matrix products or attention run in 8 or 4 bits, which needs settings of their own."""
         return bool(re.search("NVFP4|fp8", self.config + self.notes))
@@ -158,6 +173,14 @@ class Row:
     def priced(self) -> bool:
         """Whether the planner knows model, card and split."""
         return self.model in MODELS and self.gpu in GPUS and self.degrees is not None
+
+    @property
+    def offloaded(self) -> float:
+        """Bytes of weights that the run moved to and from the GPU, as the notes of Wan's one-GPU runs say."""
+        facts = MODELS[self.model]
+        if self.engine.name != WAN.name or (self.gpus > 1 and "--offload_model" not in self.notes):
+            return 0.0
+        return 2.0 * (2 * facts.experts * facts.transformer.params + 2 * facts.text_params)
 
     @property
     def card(self) -> Card:
@@ -186,16 +209,13 @@ class Row:
         return Clip(*size, frames, int(steps[0]) if steps else facts.defaults.steps, guidance)
 
     def plan(self, split: Degrees | None = None) -> Plan:
-        """As the planner sees it, in the measured split or another one, with the engine's kernel and dtypes."""
-        engine, found = self.engine, split or self.degrees or Degrees()
-        hopper = self.card.generation.startswith("hopper")
-        kernel = "auto" if engine.attention == "flash-attn-3" and not hopper else engine.attention
-        return _plan(self.model, self.clip, found, engine.vae_dtype, kernel)
+        """As the planner sees it, in the measured split or another one, with the engine's settings and dtypes."""
+        return _plan(self.model, self.clip, split or self.degrees or Degrees(), self.engine.vae_dtype, self.settings)
 
 
 @lru_cache(maxsize=1024)
-def _plan(model: str, clip: Clip, split: Degrees, vae_dtype: str, attention: str) -> Plan:
-    return Plan(MODELS[model], clip, split, vae_dtype=vae_dtype, settings=Settings(attention))
+def _plan(model: str, clip: Clip, split: Degrees, vae_dtype: str, settings: Settings) -> Plan:
+    return Plan(MODELS[model], clip, split, vae_dtype=vae_dtype, settings=settings)
 
 
 def degrees(config: str) -> Degrees | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from statistics import median
 
-from benchmarks.planner_accuracy import anchored, predict, reference_of
+from benchmarks.fit import anchor, predict, reference_of
 from benchmarks.published import Row, rows
 from hybridgen.planner.choose.ranking import TIE
 
@@ -44,8 +44,9 @@ def spreads(found: list[Row]) -> list[tuple[Row, Row, float]]:
 
 def ratio(one: Row, other: Row, found: list[Row]) -> float:
     """The predicted ratio of two rows' times, given the one-GPU time of their source."""
-    machine = one.machine.slower(anchored(reference_of(one, found)), "anchored")
-    return predict(one, machine) / predict(other, machine)
+    reference = reference_of(one, found)
+    factor = anchor(reference) if reference else 1.0
+    return predict(one, factor=factor) / predict(other, factor=factor)
 
 
 def main() -> None:

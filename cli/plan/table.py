@@ -14,6 +14,7 @@ from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import used
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders, hosts_of
+from hybridgen.planner.price import ranges
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
 
@@ -102,8 +103,9 @@ def reasons(found: Recommendation) -> list[str]:
     for number, why in enumerate(found.best.why):
         lines += paragraph("why 1" if number == 0 else "", why)
     hardware = found.ask.hardware
-    if hardware.error.value > 0.15:
-        words = f"the predicted time plus or minus {hardware.error.value:.0%} ({hardware.error.origin}). "
+    if (off := found.best.cost.error) > 0.15:
+        why = "; ".join(part.why for part in ranges.parts(found.best.plan, hardware))
+        words = f"the predicted time plus or minus {off:.0%} ({why}). "
         words += "The ranking is more certain than the times."
         if found.ask.anchor is None:
             words += " Give --anchor SECONDS, a measured denoise time of one GPU."

@@ -42,6 +42,9 @@ class Card:
     aliases: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     """What the driver calls it, without the maker's name; other variants of the card are other machines."""
+    sustained: float = 0.0
+    """What its best matrix product was measured to reach in bf16 (TFLOP/s, mag-/gpu_benchmark), as far as its power
+    allows; 0 where nothing was published: then it is the generation's usual share of the peak."""
     low: tuple[float, float, float] = (0, 0, 0)
     """Rates of the tensor cores in fp8, int8 and NVFP4 (TFLOP/s); 0 where they have no such numbers."""
     bridge: tuple[str, int] | None = None
@@ -67,44 +70,53 @@ B300 = Card(
 )  # fmt: skip
 H100 = Card(
     "h100", "H100 SXM", "hopper", 989, 67, 80, 3.35, "nvlink4", 400, aliases=("h100-sxm",),
-    drivers=("H100 80GB HBM3", "H100 SXM5 80GB"), low=(1979, 1979, 0),
+    drivers=("H100 80GB HBM3", "H100 SXM5 80GB"), sustained=792.1, low=(1979, 1979, 0),
 )  # fmt: skip
-H200 = replace(H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",))
-H800 = replace(H100, name="h800", title="H800 SXM", link="nvlink-400", aliases=("h800-sxm",), drivers=("H800",))
-H100_PCIE = Card(
-    "h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400, drivers=("H100 PCIe",), low=(1513, 1513, 0)
+H200 = replace(
+    H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",), sustained=0.0
 )
+H800 = replace(
+    H100, name="h800", title="H800 SXM", link="nvlink-400", aliases=("h800-sxm",), drivers=("H800",), sustained=0.0
+)
+H100_PCIE = Card(
+    "h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400, drivers=("H100 PCIe",), sustained=499.5,
+    low=(1513, 1513, 0),
+)  # fmt: skip
 H100_NVL = Card(
-    "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), low=(1671, 1671, 0),
-    bridge=("bridge-600", 2),
+    "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), sustained=488.5,
+    low=(1671, 1671, 0), bridge=("bridge-600", 2),
 )  # fmt: skip
 H200_NVL = replace(
-    H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",),
+    H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",), sustained=0.0,
     bridge=("bridge-900", 4),
 )  # fmt: skip
 A100 = Card(
     "a100", "A100 SXM 80 GB", "ampere", 312, 19.5, 80, 2, "nvlink3", 200, aliases=("a100-sxm", "a100-80gb"),
-    drivers=("A100-SXM4-80GB",), low=(0, 624, 0),
+    drivers=("A100-SXM4-80GB",), sustained=267.9, low=(0, 624, 0),
 )  # fmt: skip
 A100_40 = replace(
     A100, name="a100-40gb", title="A100 SXM 40 GB", memory=40, bandwidth=1.555, aliases=(), drivers=("A100-SXM4-40GB",)
 )
 A100_PCIE = replace(
     A100, name="a100-pcie", title="A100 PCIe 80 GB", bandwidth=1.935, link="pcie4", aliases=("a100-pcie-80gb",),
-    drivers=("A100 80GB PCIe",),
+    drivers=("A100 80GB PCIe",), sustained=256.4,
 )  # fmt: skip
 A100_PCIE_40 = replace(
-    A100_40, name="a100-pcie-40gb", title="A100 PCIe 40 GB", link="pcie4", drivers=("A100-PCIE-40GB",)
+    A100_40, name="a100-pcie-40gb", title="A100 PCIe 40 GB", link="pcie4", drivers=("A100-PCIE-40GB",), sustained=256.4
 )
 A800 = replace(
     A100, name="a800", title="A800 SXM 80 GB", link="nvlink-400", aliases=("a800-sxm", "a800-80gb"),
     drivers=("A800-SXM4-80GB",),
 )  # fmt: skip
 H20 = Card("h20", "H20", "hopper-h20", 148, 44, 96, 4, "nvlink4", 400, drivers=("H20",), low=(296, 296, 0))
-L40S = Card("l40s", "L40S", "ada", 362, 91.6, 48, 0.864, "pcie4", 200, drivers=("L40S",), low=(733, 733, 0))
-L40 = Card("l40", "L40", "ada", 181, 90.5, 48, 0.864, "pcie4", 200, drivers=("L40",), low=(362, 362, 0))
+L40S = Card(
+    "l40s", "L40S", "ada", 362, 91.6, 48, 0.864, "pcie4", 200, drivers=("L40S",), sustained=252, low=(733, 733, 0)
+)
+L40 = Card(
+    "l40", "L40", "ada", 181, 90.5, 48, 0.864, "pcie4", 200, drivers=("L40",), sustained=170.3, low=(362, 362, 0)
+)
 L20 = Card("l20", "L20", "ada", 119.5, 59.8, 48, 0.864, "pcie4", 200, drivers=("L20",), low=(239, 239, 0))
-L4 = Card("l4", "L4", "ada", 121, 30.3, 24, 0.3, "pcie4", 100, drivers=("L4",), low=(242, 242, 0))
+L4 = Card("l4", "L4", "ada", 121, 30.3, 24, 0.3, "pcie4", 100, drivers=("L4",), sustained=91.4, low=(242, 242, 0))
 A6000 = Card(
     "a6000", "RTX A6000", "ampere-pro", 154.8, 38.7, 48, 0.768, "pcie4", 100, aliases=("rtx-a6000",),
     drivers=("RTX A6000",), low=(0, 310, 0),
@@ -116,18 +128,18 @@ PRO6000 = Card(
 )  # fmt: skip
 RTX3090 = Card(
     "rtx3090", "RTX 3090", "geforce-ampere", 71, 35.6, 24, 0.936, "pcie4-host", 100, aliases=("3090",),
-    drivers=("GeForce RTX 3090",), low=(0, 284, 0),
+    drivers=("GeForce RTX 3090",), sustained=78, low=(0, 284, 0),
 )  # fmt: skip
 RTX4090 = Card(
     "rtx4090", "RTX 4090", "geforce", 165, 82.6, 24, 1.008, "pcie4-host", 100, aliases=("4090",),
-    drivers=("GeForce RTX 4090",), low=(330, 660, 0),
+    drivers=("GeForce RTX 4090",), sustained=178.5, low=(330, 660, 0),
 )  # fmt: skip
 RTX5090 = Card(
     "rtx5090", "RTX 5090", "geforce-blackwell", 209, 104.8, 32, 1.79, "pcie5-host", 100, aliases=("5090",),
     drivers=("GeForce RTX 5090",), low=(419, 838, 1676),
 )  # fmt: skip
 MI300X = Card(
-    "mi300x", "MI300X", "cdna3", 1307, 163.4, 192, 5.3, "fabric3", 400, drivers=("Instinct MI300X",),
+    "mi300x", "MI300X", "cdna3", 1307, 163.4, 192, 5.3, "fabric3", 400, drivers=("Instinct MI300X",), sustained=758.3,
     low=(2615, 2615, 0),
 )  # fmt: skip
 MI355X = Card(

@@ -107,7 +107,9 @@ class Hardware:
     """Bandwidth of a GPU's memory (B/s)."""
     passes: Constant
     """How many times as long norms, rope, residuals and activations take as their bytes alone: changes of layout, fp32
-    in between, short kernels (1)."""
+    in between, short kernels; for compiled blocks (1)."""
+    eager: Constant
+    """How many times as long these passes take where blocks run eagerly (1)."""
     launch: Constant
     """Seconds the host needs to start one kernel (s)."""
     step: Constant
@@ -115,7 +117,9 @@ class Hardware:
     ring: Constant
     """Seconds that one step of a ring takes at least: its exchange, attention and merge are started one by one (s)."""
     slowdown: Constant
-    """What computing loses with every doubling of the GPUs that work together: waiting for the slowest (1)."""
+    """Standard deviation of the speeds of GPUs that work together, all of which wait for the slowest (1)."""
+    crowd: Constant
+    """What computing loses for every further GPU at work on the same host: its cores, power and air are shared (1)."""
     decoder: Constant
     """Rate of the VAE's convolutions in bf16 (FLOP/s)."""
     decoder32: Constant

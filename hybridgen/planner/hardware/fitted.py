@@ -8,35 +8,38 @@ from __future__ import annotations
 
 FITTED = {
     # Attention: share of the published rate of the generation's kernel alone that it reaches inside a pipeline.
-    "attention.ampere": 0.85,
-    "attention.ada": 0.80,
-    "attention.hopper": 0.90,
-    "attention.hopper-h20": 1.00,
-    "attention.blackwell": 0.79,
-    "attention.geforce": 0.78,
-    # Matrix products: share of the datasheet's peak in bf16.
-    "matmul.ampere": 0.75,
-    "matmul.ada": 0.60,
-    "matmul.hopper": 0.60,
-    "matmul.hopper-h20": 0.75,
-    "matmul.blackwell": 0.75,
-    "matmul.geforce": 0.79,
+    "attention.ampere": 0.954,
+    "attention.hopper": 1.033,
+    "attention.hopper-h20": 0.9805,
+    "attention.blackwell": 0.8015,
+    "attention.geforce": 1.053,
+    # Matrix products: share of the best one of the card.
+    "matmul.ampere": 0.9181,
+    "matmul.hopper": 1.022,
+    "matmul.hopper-h20": 0.9477,
+    "matmul.blackwell": 0.9551,
+    "matmul.geforce": 0.9888,
     # Norms, rope, residuals, activations: times their bytes alone.
-    "passes": 3.69,
-    # What computing loses with every doubling of the GPUs.
-    "slowdown": 0.012,
-    # The VAE: share of the datasheet's peak in bf16, and passes over the inputs of its convolutions.
-    "decoder": 0.45,
-    "decoder_passes": 95.0,
+    "passes": 3.973,
+    "eager": 2.373,
+    # Standard deviation of the speeds of GPUs that work together.
+    "slowdown": 0.03289,
+    # What computing loses for every further GPU at work on the same host.
+    "crowd": 0.006425,
+    # The VAE: share of the best matrix product in bf16, and passes over the inputs of its convolutions.
+    "decoder": 1.11,
+    "decoder_passes": 128.9,
     # Collectives: share of the datasheet's bandwidth.
-    "nvlink": 0.24,
-    "pcie": 0.5,
-    "host": 0.33,
+    "nvlink": 0.2436,
+    "pcie": 0.4954,
+    "host": 0.3033,
     # Seconds.
-    "latency": 40e-6,
-    "hop": 520e-6,
-    "ring": 740e-6,
-    "pixels": 1.1e-3,
-    "fixed": 1.0,
+    "latency": 4.274e-05,
+    "hop": 0.0002698,
+    "ring": 0.0007149,
+    "pixels": 0.001493,
+    "fixed": 0.9848,
 }
 """Values by name; what belongs to one generation has its name behind a dot."""
+MEASURED = ("gb200-nvl72", "b200", "h100", "h100-pcie", "a100", "h20", "rtx4090")
+"""Cards of which the times of a model of the catalogue were published."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hybridgen.planner.hardware.cards import CARDS, GB200, Card
 from hybridgen.planner.hardware.constants import Constant, Hardware, Link
-from hybridgen.planner.hardware.fitted import FITTED
+from hybridgen.planner.hardware.fitted import FITTED, MEASURED
 from hybridgen.planner.hardware.links import BUSES, bridge, link, network
 from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datasheet, fitted
-from hybridgen.planner.hardware.rates import CAST, GENERATIONS, products
+from hybridgen.planner.hardware.rates import CAST, GENERATIONS, best_product, products
 
-UNANCHORED = assumed(0.2, "published one-GPU times of one setup differ by 20%")
-ANCHORED = Constant(0.05, "mean error on NVLink machines given their one-GPU time: docs/planner-accuracy.md")
-PCIE = assumed(0.25, "PCIe boxes differ")
+LEFT_OUT = "nine of ten rows whose source was left out are so near: docs/planner-accuracy.md"
+MEASURED_CARD = fitted(0.15, LEFT_OUT)
+MEASURED_KIND = assumed(0.22, "half as much again as for a GPU that was measured, for others of its generation")
 UNMEASURED = assumed(0.35, "nothing was published for this generation")
+ANCHORED = fitted(0.08, f"given one GPU's time, {LEFT_OUT}")
+PCIE = fitted(0.22, f"given one GPU's time, {LEFT_OUT}; PCIe boxes differ")
 
 
-def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
-    """The machine of a card, with the values of a fit (by default the committed one)."""
-    generation, peak, inside = GENERATIONS[card.generation], card.peak * TERA, link(card.link, values)
+def machine(card: Card, values: Mapping[str, float] = FITTED, measured: Collection[str] = MEASURED) -> Hardware:
+    """The machine of a card, with the values of a fit (by default the committed one) to these measured cards."""
+    generation, best, inside = GENERATIONS[card.generation], best_product(card), link(card.link, values)
     alone, is_nvlink = generation.published, BUSES[card.link].kind == "nvlink"
     like, alike = generation.like or card.generation, f"as {generation.like}: " if generation.like else ""
     sheet = f"{card.maker}'s {card.title}"
@@ -36,19 +38,25 @@ def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
         generation=card.generation,
         memory=datasheet(card.memory * GB, sheet),
         reserve=assumed((1 if card.memory < 40 else 2) * GB, "CUDA context and NCCL buffers"),
-        attention=reached(f"attention.{like}", peak * alone.value, f"what the kernel reaches alone; {alone.origin}"),
-        matmul=reached(f"matmul.{like}", peak, f"the datasheet's {card.peak:g} TFLOP/s"),
+        attention=reached(
+            f"attention.{like}",
+            best.value * alone.value / generation.sustained.value,
+            f"what {generation.usual} reaches alone; {alone.origin}",
+        ),
+        matmul=reached(f"matmul.{like}", best.value, f"the best matrix product; {best.origin}"),
         fp8=products(card)["fp8"],
         int8=products(card)["int8"],
         nvfp4=products(card)["nvfp4"],
         float32=Constant(card.float32 / card.peak, "datasheet: fp32 without tensor cores against bf16 with them"),
         bandwidth=datasheet(card.bandwidth * TERA, sheet),
         passes=fitted(values["passes"]),
+        eager=fitted(values["eager"]),
         launch=assumed(3 * MICRO, "compiled blocks, or replayed as a graph"),
         step=assumed(1e-3, "scheduler and time embedding"),
         ring=fitted(values["ring"]),
         slowdown=fitted(values["slowdown"]),
-        decoder=reached("decoder", peak, f"the datasheet's {card.peak:g} TFLOP/s"),
+        crowd=fitted(values["crowd"]),
+        decoder=reached("decoder", best.value, f"the best matrix product; {best.origin}"),
         decoder32=datasheet(0.5),
         decoder_passes=fitted(values["decoder_passes"]),
         pixels=fitted(values["pixels"]),
@@ -60,9 +68,17 @@ def machine(card: Card, values: Mapping[str, float] = FITTED) -> Hardware:
         domain=card.domain,
         per_node=card.per_node,
         near=bridge(*card.bridge, values) if card.bridge else None,
-        error=UNMEASURED if alike else UNANCHORED,
+        error=_error(card, like, measured),
         anchored=ANCHORED if is_nvlink else PCIE,
     )
+
+
+def _error(card: Card, kind: str, measured: Collection[str]) -> Constant:
+    """How far off the one-GPU time of a card may be: one that was measured, one of the same kind, or another."""
+    if card.name in measured:
+        return MEASURED_CARD
+    is_alike = any(other.name in measured and other.generation == kind == card.generation for other in CARDS)
+    return MEASURED_KIND if is_alike else UNMEASURED
 
 
 GUESS = "one core of a recent server; calibrate this machine instead"
@@ -82,10 +98,12 @@ CPU = Hardware(
     float32=Constant(1.0, "assumed: these rates are for fp32, and bf16 is no faster on most CPUs"),
     bandwidth=assumed(8 * GB, GUESS),
     passes=assumed(3.7, GUESS),
+    eager=assumed(1.0, GUESS),
     launch=assumed(8 * MICRO, GUESS),
     step=assumed(1e-3, GUESS),
     ring=assumed(500 * MICRO, GUESS),
     slowdown=assumed(0.05, GUESS),
+    crowd=assumed(0, "part of the slowdown"),
     decoder=assumed(50 * GB, GUESS),
     decoder32=Constant(1.0, "assumed: bf16 is no faster on most CPUs"),
     decoder_passes=assumed(0, "part of the rate"),

@@ -47,6 +47,8 @@ def link(name: str, values: Mapping[str, float]) -> Link:
     if bus.kind == "nvlink":
         gather, reduce = published(1.2, NCCL), published(1.6, NCCL)
         return Link(bus.title, bandwidth, latency, hop, gather, reduce, published(1.2, NCCL))
+    if bus.kind == "host":
+        return Link(bus.title, bandwidth, latency, hop)
     neighbour = assumed(1.3, "a ring sends to one neighbour, over fewer bridges than an all-to-all")
     return Link(bus.title, bandwidth, latency, hop, neighbour, neighbour, neighbour)
 

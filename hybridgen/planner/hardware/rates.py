@@ -16,7 +16,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.plan.settings import KERNEL_LIKE
 from hybridgen.planner.hardware.cards import Card
 from hybridgen.planner.hardware.constants import Constant, Hardware
-from hybridgen.planner.hardware.origins import assumed, datasheet, published
+from hybridgen.planner.hardware.origins import TERA, assumed, datasheet, published
 
 STOCK = "sdpa"
 """torch's own choice, which is the usual kernel of the generation."""
@@ -31,6 +31,8 @@ class Generation:
     data-centre Blackwell, else FlashAttention-2."""
     published: Constant
     """Share of the datasheet's bf16 peak that this kernel reaches alone, without a mask and with heads of 128."""
+    sustained: Constant
+    """Share of the peak that the best matrix product reaches on that card (1)."""
     others: Mapping[str, Constant]
     """How many times as fast other kernels are as the usual one; those in few bits are missing where there is none."""
     like: str = ""
@@ -45,13 +47,21 @@ SAGE = "README of SageAttention, heads of 128 and 32k tokens, quantising not cou
 CUDNN = "benchmarks of cudnn-frontend, forward, heads of 128 and 32k tokens"
 ADA = published(1.00, "cuDNN against FlashAttention-2 on L40S (transformers #48163)")
 
-GEFORCE = assumed(0.9, "GeForce cards accumulate in fp32 at half their rate, which FlashAttention-2 can keep up with")
-CDNA = assumed(0.37, "half of what FlashAttention-2 reaches on A100; torch takes a kernel in Triton on AMD's GPUs")
+MATMUL = "mag-/gpu_benchmark"
+CDNA = published(353 / 1307, "353 TFLOP/s by FlashAttention-2 on MI300X (ROCm/flash-attention #142)")
+ON_CDNA = published(758.3 / 1307, f"MI300X ({MATMUL})")
+ON_A100 = published(267.9 / 312, f"A100 SXM ({MATMUL})")
+ON_HOPPER = published(792.1 / 989, f"H100 SXM ({MATMUL})")
+ON_BLACKWELL = assumed(0.78, "a little below Hopper's share")
+ON_ADA = published(170.3 / 181, f"L40 ({MATMUL})")
+
+GIVEN = assumed(1.0, "rates of CPUs are given for this kernel")
 
 GENERATIONS = {
     "ampere": Generation(
         "flash",
         published(230 / 312, FA2_PAPER),
+        ON_A100,
         {
             "cudnn": published(0.82, "A100 (transformers #48163)"),
             "efficient": EFFICIENT,
@@ -61,17 +71,21 @@ GENERATIONS = {
     "ampere-pro": Generation(
         "flash",
         assumed(230 / 312, "as A100"),
+        ON_A100,
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": assumed(278 / 204, "as A100")},
         like="ampere",
     ),
     "ada": Generation(
         "flash",
-        assumed(0.74, "as Ampere, which has the same kernel"),
+        assumed(170.3 / 181 * 164 / 178.5, "as much of the best matrix product as on RTX 4090"),
+        ON_ADA,
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": published(217 / 111, f"{SAGE}: 217 against 111 on L20")},
+        like="geforce",
     ),
     "hopper": Generation(
         "cudnn",
         published(595 / 989, FA3_PAPER),
+        ON_HOPPER,
         {
             "flash-attn-3": published(648 / 595, FA3_PAPER),
             "flash": published(370 / 595, FA3_PAPER),
@@ -83,7 +97,10 @@ GENERATIONS = {
     ),
     "hopper-h20": Generation(
         "cudnn",
-        published(129.1 / 148, H20),
+        published(
+            141 / 148, f"{SAGE}: 141 TFLOP/s by FlashAttention-3 on H20; cuDNN is as fast (flash-attention #1310)"
+        ),
+        assumed(0.95, "few tensor cores for its power"),
         {
             "flash-attn-3": published(126.2 / 129.1, H20),
             "flash": published(83.7 / 129.1, H20),
@@ -96,6 +113,7 @@ GENERATIONS = {
     "blackwell": Generation(
         "cudnn",
         published(1613 / 2250, "FlashAttention-4 paper, whose techniques newer cuDNN has: 1613 TFLOP/s on B200"),
+        ON_BLACKWELL,
         {
             "flash-attn-4": published(1.00, "cuDNN is from 0.9 to 1.1 times as fast (flash-attention #2605)"),
             "flash": published(355 / 1613, "355 TFLOP/s by FlashAttention-2 on B200 (tritonbench #171)"),
@@ -107,6 +125,7 @@ GENERATIONS = {
     "blackwell-ultra": Generation(
         "cudnn",
         published(1836 / 2500, f"{CUDNN}: 1836 TFLOP/s on GB300"),
+        ON_BLACKWELL,
         {
             "flash-attn-4": assumed(1.00, "as on B200"),
             "flash": assumed(355 / 1836, "as fast as on B200"),
@@ -118,30 +137,34 @@ GENERATIONS = {
     ),
     "blackwell-pro": Generation(
         "flash",
-        assumed(0.74, "as Ada, which has the same kernel"),
+        published(356 / 504, "18.5 ms by FlashAttention-2 on RTX PRO 6000 for 32760 tokens, 12 heads (sglang #36494)"),
+        assumed(0.77, "as much above attention as on RTX 4090"),
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": assumed(217 / 111, "as on L20")},
-        like="ada",
+        like="geforce",
     ),
     "geforce": Generation(
         "flash",
-        GEFORCE,
+        published(164 / 165, f"{SAGE}: 164 TFLOP/s on RTX 4090"),
+        published(178.5 / 165, f"RTX 4090 ({MATMUL}); GeForce cards clock higher than their datasheet says"),
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": published(419 / 164, f"{SAGE}: 419 against 164 on RTX 4090")},
     ),
     "geforce-ampere": Generation(
         "flash",
-        GEFORCE,
+        published(68 / 71, f"{SAGE}: 68 TFLOP/s on RTX 3090"),
+        published(78 / 71, f"RTX 3090 ({MATMUL})"),
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": published(134 / 68, f"{SAGE}: 134 against 68 on RTX 3090")},
         like="geforce",
     ),
     "geforce-blackwell": Generation(
         "flash",
-        GEFORCE,
+        published(214 / 209, f"{SAGE}: 214 TFLOP/s on RTX 5090"),
+        assumed(1.1, "as RTX 3090 and RTX 4090"),
         {"cudnn": ADA, "efficient": EFFICIENT, "sage": published(643 / 214, f"{SAGE}: 643 against 214 on RTX 5090")},
         like="geforce",
     ),
-    "cdna3": Generation("flash", CDNA, {"efficient": EFFICIENT}, like="hopper"),
-    "cdna4": Generation("flash", CDNA, {"efficient": EFFICIENT}, like="hopper"),
-    "cpu": Generation("cpu", assumed(1.0, "rates of CPUs are given for this kernel"), {}),
+    "cdna3": Generation("flash", CDNA, ON_CDNA, {"efficient": EFFICIENT}, like="hopper"),
+    "cdna4": Generation("flash", CDNA, ON_CDNA, {"efficient": EFFICIENT}, like="hopper"),
+    "cpu": Generation("cpu", GIVEN, GIVEN, {}),
 }
 """Generations by name."""
 SAME = {"flash-attn": "flash", "sdpa": ""}
@@ -156,6 +179,16 @@ REACH = {
 }
 """Share of the datasheet's gain over bf16 that matrix products of few bits reach, their scales and casts included."""
 CAST = assumed(1.0, "weights are cast to bf16 before each product, which takes little beside it")
+
+
+def best_product(card: Card) -> Constant:
+    """Rate of a card's best matrix product in bf16 (FLOP/s)."""
+    if card.sustained:
+        return published(
+            card.sustained * TERA, f"{card.sustained:g} of the datasheet's {card.peak:g} TFLOP/s ({MATMUL})"
+        )
+    usual = GENERATIONS[card.generation].sustained
+    return assumed(card.peak * usual.value * TERA, f"{usual.value:.0%} of the datasheet's {card.peak:g} TFLOP/s")
 
 
 def products(card: Card) -> dict[str, Constant]:

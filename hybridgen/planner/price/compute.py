@@ -121,6 +121,12 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
     )
 
 
+def eager_seconds(plan: Plan, hardware: Hardware) -> float:
+    """Seconds that a clip's blocks take longer where they run eagerly; every other figure is for compiled ones."""
+    blocks = plan.passes * max(plan.stage_sizes)
+    return blocks * block_seconds(plan, hardware).other * (hardware.eager.value - 1)
+
+
 def merge_seconds(plan: Plan, hardware: Hardware) -> float:
     """Seconds of merging one more partial output of a rank's own queries, in fp32."""
     size = plan.attention_tokens * plan.attention_heads[0] * plan.facts.transformer.head_dim * 4

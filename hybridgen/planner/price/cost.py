@@ -7,11 +7,11 @@ hops behind the attention over the block before, those of PipeFusion's hidden st
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
@@ -19,7 +19,7 @@ from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, farthest, link, sent_over, span
-from hybridgen.planner.price import compute
+from hybridgen.planner.price import compute, ranges
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.kinds import kinds
 from hybridgen.planner.price.settings import computed
@@ -95,7 +95,7 @@ def cost(
     tail, messages: what vae.tail() and denoise_messages() give, if they are known. Messages are those of any order.
     """
     decode, end = tail or vae_price.tail(plan, hardware, streamed=streamed)
-    return Cost(tuple(denoise_items(plan, hardware, messages)), decode, end, hardware.error.value)
+    return Cost(tuple(denoise_items(plan, hardware, messages)), decode, end, ranges.share(plan, hardware))
 
 
 def denoise_messages(plan: Plan) -> list[Message]:
@@ -168,9 +168,21 @@ def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
         items.append(Item("pipeline bubbles", _bubbles(plan, block.total * layers), "compute"))
     if plan.world_size > 1:
         computing = sum(item.seconds for item in items if item.bound in ("compute", "memory"))
-        lost = hardware.slowdown.value * math.log2(plan.world_size) * computing
+        lost = waiting_share(plan.world_size, hardware) * computing
         items.append(Item("waiting for the slowest GPU", lost, "fitted"))
     return items
+
+
+def waiting_share(ranks: int, hardware: Hardware) -> float:
+    """Share by which computing is longer where so many work together: the slowest is waited for, hosts are shared."""
+    beside = min(ranks, hardware.per_node) - 1
+    return hardware.slowdown.value * slowest(ranks) + hardware.crowd.value * beside
+
+
+@lru_cache(maxsize=1024)
+def slowest(ranks: int) -> float:
+    """How many standard deviations the slowest of so many is expected to lie from the mean (Blom's formula)."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def _bubbles(plan: Plan, stage: float) -> float:
@@ -201,15 +213,13 @@ def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> 
 
 
 def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
-    """Seconds that a ring takes longer than its attention: per step a merge, the bytes that are not hidden, half of an
-    exchange's latency, and in all at least `hardware.ring`.
-
-    Half of the latency is what the published times of ring 2 and ring 4 say.
+    """Seconds that a ring takes longer than its attention: per step a merge, the bytes that are not hidden, the wait of
+    an exchange with a neighbour, and in all at least `hardware.ring`.
     """
     ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
     block = compute.block_seconds(plan, hardware).attention / ring / patches
     uncovered = max(message.size / patches / by.rate("p2p") - block, 0.0)
-    step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value / 2
+    step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value
     longer = max(step, hardware.ring.value) - block
     return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps
 
