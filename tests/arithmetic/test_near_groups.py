@@ -159,7 +159,7 @@ def test_published_times_over_two_sockets() -> None:
         field: getattr(box.inside, field) for field in ("bandwidth", "latency", "hop", "gather", "reduce", "neighbour")
     }
     near = Near(name="socket", size=3, shared_bus=True, **socket)
-    sockets = replace(box, near=near, inside=replace(box.inside, bandwidth=Constant(6e9, "chosen for ulysses 4")))
+    sockets = replace(box, near=near, inside=replace(box.inside, bandwidth=Constant(4e9, "chosen for ulysses 4")))
     found = {config: cost.cost(row.plan(), sockets).clip / row.seconds for config, row in taken.items()}
     assert found["cfg1 ul3"] == pytest.approx(1, abs=0.1) and found["cfg1 ul4"] == pytest.approx(1, abs=0.1)
     assert found["cfg1 ring4"] == pytest.approx(1, abs=0.15)

@@ -174,7 +174,7 @@ def test_long_times_have_units_that_people_read(low: float, high: float, shown: 
 def test_a_run_without_gpus_says_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["run", "--gpus", "8", "-p", "x", "--device", "cpu", "--dry-run"]) == 0
     err = capsys.readouterr().err
-    assert "10 to 30 days of denoising predicted" in err and "--model demo makes a clip on CPUs in seconds" in err
+    assert "8 to 29 days of denoising predicted" in err and "--model demo makes a clip on CPUs in seconds" in err
 
 
 def test_the_summary_shows_the_report_under_the_same_names() -> None:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from hybridgen.planner.hardware.constants import Constant, Link, Near
-from hybridgen.planner.hardware.origins import GB, MICRO, assumed, fitted, published, share
+from hybridgen.planner.hardware.origins import GB, MICRO, assumed, fitted, share
 
 
 class Bus(NamedTuple):
@@ -36,7 +36,8 @@ BUSES = {
     "pcie4-host": Bus("PCIe 4, no peer to peer", 32, "host"),
 }
 """Buses by name."""
-NCCL = "nccl-tests on one node of H100: about 360 GB/s in an all-gather, 480 in an all-reduce, 300 in an all-to-all"
+SWITCH = "switches add up in an all-reduce (NVLink SHARP), which sends less than a ring would"
+LARGER = "fewer and larger messages than an all-to-all"
 
 
 def link(name: str, values: Mapping[str, float]) -> Link:
@@ -45,8 +46,8 @@ def link(name: str, values: Mapping[str, float]) -> Link:
     bandwidth = share(bus.peak * GB, values[bus.kind], f"{bus.peak:g} GB/s")
     latency, hop = fitted(values["latency"]), fitted(values["hop"])
     if bus.kind == "nvlink":
-        gather, reduce = published(1.2, NCCL), published(1.6, NCCL)
-        return Link(bus.title, bandwidth, latency, hop, gather, reduce, published(1.2, NCCL))
+        larger = assumed(1.2, LARGER)
+        return Link(bus.title, bandwidth, latency, hop, larger, assumed(1.6, SWITCH), larger)
     if bus.kind == "host":
         return Link(bus.title, bandwidth, latency, hop)
     neighbour = assumed(1.3, "a ring sends to one neighbour, over fewer bridges than an all-to-all")
