@@ -3,15 +3,21 @@
 `python -m benchmarks.planner_cpu --out benchmarks/results/planner-cpu.md` (some minutes on two idle cores). First the
 machine is calibrated with one block of the model, as `hybridgen calibrate` does; then clips are denoised on every split
 of two ranks, and the median of some runs stands beside the prediction.
+
+`python -m benchmarks.planner_cpu --command` measures the planner itself: the CPU time of `hybridgen plan`, beside that
+of importing what any such command imports.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -102,6 +108,33 @@ def times() -> list[str]:
     return lines
 
 
+IMPORTS = ("-c", "import typer, rich.console, rich.table")
+COMMANDS = {"--gpus 72": 7, "--gpus 4608": 3, "--gpus 4608 --approximate": 1}
+"""Flags of `hybridgen plan`, and how often each is run."""
+
+
+def cpu_seconds(words: Sequence[str], runs: int) -> float:
+    """The least CPU seconds of a command of this Python, which other work disturbs less than the median."""
+    found = []
+    for _ in range(runs):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+def command_times() -> list[str]:
+    """The section on the planner's own time."""
+    usual = cpu_seconds(IMPORTS, 7)
+    head = "| command | CPU s | times that of the imports |\n|---|---|---|"
+    lines = shown(f"## The planner's own time\n\n- {machine()}\n\n{head}", f"| imports | {usual:.2f} | 1 |")
+    for flags, runs in COMMANDS.items():
+        taken = cpu_seconds(("-m", "hybridgen", "plan", *flags.split()), runs)
+        lines += shown(f"| plan {flags} | {taken:.2f} | {taken / usual:.1f} |")
+    return lines
+
+
 def shown(*lines: str) -> list[str]:
     print("\n".join(lines), flush=True)
     return list(lines)
@@ -110,10 +143,11 @@ def shown(*lines: str) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="file to write the table to")
+    parser.add_argument("--command", action="store_true", help="measure the planner's own time instead")
     args = parser.parse_args()
     torch.set_num_threads(1)  # before the fork: a pool of threads would not survive it
     quiet_libraries()
-    lines = times()
+    lines = command_times() if args.command else times()
     if args.out:
         args.out.write_text("\n".join(["Written by benchmarks/planner_cpu.py.\n", *lines]) + "\n")
     return 0
