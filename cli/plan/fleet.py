@@ -8,6 +8,7 @@ from hybridgen.cli.text import counted, paragraph, seconds, short
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.objective import Objective, Output
 from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.hardware.hosts import hosts_of
 
 
 def columns(found: Recommendation, shown: Sequence[Candidate]) -> dict[str, list[str]]:
@@ -63,8 +64,10 @@ def start_lines(found: Recommendation) -> list[str]:
     first, second = (",".join(map(str, range(start, start + width))) for start in (0, width))
     alone = f"CUDA_VISIBLE_DEVICES={first}, then {second}" if 2 * width <= found.ask.hardware.per_node else ""
     each = f" ({alone} and so on)" if alone else ""
-    words = f"once for each of the {copies} copies, on GPUs of its own{each}; one command for all of them is not "
-    return paragraph("", words + "supported yet")
+    words = f"once for each of the {copies} copies, on GPUs of its own{each}"
+    if hosts_of(width, found.ask.hardware).number == 1:
+        words += f"; for a list of clips with --prompts FILE --shard 1/{copies}, 2/{copies} and so on"
+    return paragraph("", f"{words}; one command for all of them is not supported yet")
 
 
 def copies_words(copies: int, width: int) -> str:

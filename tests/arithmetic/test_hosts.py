@@ -63,8 +63,9 @@ def test_what_leaves_a_node_crosses_a_shared_bus_as_well() -> None:
     assert (box.inside.bandwidth.value, box.outside.bandwidth.value) == (16e9, 20e9)
     latency = box.outside.latency.value
     assert exchange_seconds(box, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 1e9 / 16e9)
-    alone = replace(box, shared_bus=False)
-    assert exchange_seconds(alone, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 2e9 / 3 / 20e9)
+    alone, hop = replace(box, shared_bus=False), box.outside.hop.value
+    assert exchange_seconds(box, "p2p", 1e9, Span(2, 1)) == pytest.approx(hop + 1e9 / 16e9)
+    assert exchange_seconds(alone, "p2p", 1e9, Span(2, 1)) == pytest.approx(hop + 1e9 / 20e9)
     slow = replace(box, outside=replace(box.outside, bandwidth=box.outside.bandwidth.times(0.1, "")))
     assert exchange_seconds(slow, "all_to_all", 1e9, Span(4, 2)) == pytest.approx(latency + 2e9 / 3 / 2e9)
 
@@ -227,7 +228,7 @@ def test_hosts_that_do_not_divide_the_gpus_are_refused(flags: str, says: str, pl
 def test_more_gpus_than_a_machine_has_are_started_on_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "count_gpus", lambda: 8)
     machine.check_machine(Plan(WAN22, CLIP, Degrees(ulysses=8)), "cuda")
-    with pytest.raises(RequestError, match="needs 12 GPUs and this machine has 8") as refusal:
+    with pytest.raises(RequestError, match="--gpus 12: this machine has 8") as refusal:
         machine.check_machine(Plan(WAN22, CLIP, Degrees(cfg=2, ring=6)), "cuda")
     assert refusal.value.tries == ("torchrun --nnodes 2 --nproc-per-node 6 ... -m hybridgen run ...",)
 

@@ -179,7 +179,11 @@ def test_the_page_of_copies_fits_and_says_how_they_are_started(
     commands = [line for line in out.splitlines() if "hybridgen run" in line or "hybridgen plan" in line]
     assert max(len(line) for line in out.splitlines() if line not in commands) <= int(width)
     words = " ".join(out.split())
-    assert "one command for all of them is not supported yet" in words and "on 72 x GB200" in words
+    assert (
+        "one command for all of them is not supported yet" in words
+        and "--shard 1/3" in words
+        and "on 72 x GB200" in words
+    )
     run = next(line for line in commands if line.startswith("run "))
     assert call([*shlex.split(run.removeprefix("run"))[1:], "--dry-run"]) == 0
 

@@ -96,12 +96,13 @@ class Load(NamedTuple):
 def loads(hardware: Hardware, collective: str, size: float, where: Span) -> Iterator[Load]:
     """What of a collective's `size` bytes a rank sends over each link in use, innermost first.
 
-    An all-to-all sends every peer its part. What goes further crosses the inner link as well where that is a shared
-    bus. A gather or a reduction sends every byte to another part of the machine once, through the adapters of all ranks
-    that stand together, and spreads it inside.
+    An all-to-all sends every peer its part. What leaves a domain counts for the inside link as well: it crosses a
+    shared bus, and elsewhere the copies that bound what a GPU reaches of its link are the same. A gather or a reduction
+    sends every byte to another part of the machine once, through the adapters of all ranks that stand together, and
+    spreads it inside.
     """
     near, within = hardware.near, 1
-    levels = [(hardware.inside, where.together, hardware.shared_bus), (hardware.outside, where.size, False)]
+    levels = [(hardware.inside, where.together, True), (hardware.outside, where.size, False)]
     for by, ranks, is_shared in [(near, where.near, near.shared_bus), *levels] if near else levels:
         beyond, further = (where.size - within), (where.size - ranks)
         if within < where.size:
@@ -131,6 +132,5 @@ def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Sp
     by = link(hardware, where)
     if collective == "p2p":
         return by.hop.value + size / by.rate(collective)
-    return by.latency.value + max(
-        one.size / one.link.rate(collective) for one in loads(hardware, collective, size, where)
-    )
+    sent = loads(hardware, collective, size, where)
+    return by.latency.value + max(one.size / one.link.rate(collective) for one in sent)
