@@ -84,7 +84,7 @@ def test_it_is_said(plan: Any) -> None:
         ("h100:8,", "nothing is not NAME:GPUS", "h100:8,a100:8"),
         ("h100:0,a100:8", "h100:0 is not NAME:GPUS", "h100:8,a100:8"),
         ("h100:-1", "h100:-1 is not NAME:GPUS", "h100:8,a100:8"),
-        ("h100:8,l40z:8", "l40z is not a known machine", "h100:8,l40"),
+        ("h100:8,l40z:8", ": l40z is not a known machine or a YAML file", "(known: gb200-nvl72"),
         ("h100:2,cpu:2", "do not share a run", "h100:4"),
         ("mi300x:8,h100:8", "do not share a run", "mi300x:16"),
         ("h100:8,nowhere.yaml:8", "No such file", ""),

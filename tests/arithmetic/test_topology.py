@@ -108,7 +108,7 @@ def test_a_file_describes_a_machine(tmp_path: Path) -> None:
         ("base: h100\nmatmul: -1\n", "1 or more"),
         ("base: h100\nmatmul: {value: 1, from: x}\n", ":2:20: matmul.from: is not known"),
         ("base: h100\ndomain: 0\n", ":2:1: domain 0: must be 1 or more"),
-        ("base: h10\n", "nearest: h100"),
+        ("base: h10\n", "base 'h10': is not a known machine; nearest: gb200-nvl72"),
         ("a: [\n", "not YAML"),
     ],
 )
