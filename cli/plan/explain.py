@@ -65,9 +65,9 @@ def _after(found: Recommendation, candidate: Candidate) -> list[str]:
         f"VAE on {plan.degrees.vae} of {plan.world_size} {seconds(cost.decode)} s{encoding}; text and transport "
         f"{seconds(text_and_transport)} s; writing {seconds(writing)} s, beside the decode but for the last frames"
     )
-    slower = seconds(compute.eager_seconds(plan, hardware))
-    eager = paragraph("blocks", f"priced as compiled ones; run has them eager, which may take {slower} s more")
-    return [*paragraph("then", text), *(eager if hardware.eager.value > 1 else [])]
+    slower = compute.eager_seconds(plan, hardware)
+    eager = f"priced as compiled ones; run has them eager, which may take {seconds(slower)} s more"
+    return [*paragraph("then", text), *(paragraph("blocks", eager) if slower else [])]
 
 
 def _messages(candidate: Candidate) -> list[str]:

@@ -18,6 +18,7 @@ from hybridgen.plan.settings import KERNEL_LIKE, SETTINGS, Settings, settings
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.rates import GENERATIONS, has_kernel
+from hybridgen.planner.price.compute import eager_seconds
 from hybridgen.planner.price.cost import cost
 from hybridgen.planner.price.memory import terms
 from hybridgen.planner.price.settings import SKIPPING, check_card, computed, factors
@@ -91,6 +92,19 @@ def test_more_steps_are_skipped_the_higher_the_threshold(method: str) -> None:
     for steps in (1, 2, 4):
         share = computed(plan(steps=steps, cache=f"{method}:1")).value
         assert share * steps == round(share * steps) >= 1  # whole steps, and never none
+
+
+def test_eager_blocks_take_longer_and_compiled_ones_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    eager, skipping = eager_seconds(plan(), find("b200")), eager_seconds(plan(cache="teacache:0.2"), find("b200"))
+    other = seconds(plan())["norms, rope, residuals"]
+    assert eager == pytest.approx(other * (find("b200").eager.value - 1)) and skipping < 0.51 * eager
+    assert eager_seconds(plan(compile=True), find("b200")) == 0 and seconds(plan(compile=True)) == seconds(plan())
+    for more, told in ("", True), ("--compile", False):
+        words = f"plan --gpus 8 --hardware b200 --model wan2.2 --cfg 2 --ulysses 4 {more}".split()
+        assert call([*words, "--explain", "1"]) == 0
+        assert ("run has them eager" in capsys.readouterr().out) == told
+        assert call([*words, "--json"]) == 0
+        assert (json.loads(capsys.readouterr().out)["candidates"][0]["eager_s"] > 0) == told
 
 
 def test_few_steps_take_the_time_of_few_steps() -> None:

@@ -34,7 +34,8 @@ SETTINGS_HEAD = """
 ## Settings
 
 `hybridgen plan` prices them, and recipes and reports carry them. Those that `run` cannot do yet it refuses before
-anything loads. What changes the clip is never chosen unasked.
+anything loads. What changes the clip is never chosen unasked. Times are for compiled blocks; without `--compile`,
+`--explain 1` says how many seconds eager ones may add.
 
 """
 PRICES_HEAD = """

@@ -12,6 +12,7 @@ from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.orders import used_axes
 from hybridgen.planner.choose.ranking import Candidate
+from hybridgen.planner.price.compute import eager_seconds
 from hybridgen.recipe.fields import WRITTEN, Hardware, Parallel, Recipe, Request
 from hybridgen.strategies import registry
 
@@ -72,6 +73,7 @@ def candidate_data(candidate: Candidate, aim: Aim = Aim()) -> dict[str, Any]:
         "denoise_s": round(cost.denoise, 4),
         "end_to_end_s": round(cost.clip, 4),
         "vae_s": round(cost.decode, 4),
+        "eager_s": round(eager_seconds(plan, candidate.hardware), 4),
         "range_s": [round(s, 4) for s in cost.range],
         "speedup": round(candidate.speedup, 4),
         "efficiency": round(candidate.efficiency, 4),

@@ -8,7 +8,7 @@ from hybridgen.plan.facts import TransformerFacts
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.rates import attention_rate
-from hybridgen.planner.price.settings import products
+from hybridgen.planner.price.settings import computed, products
 
 KERNELS = 40
 """Kernels of a block; the host launches them one by one, and a block takes at least that time."""
@@ -122,8 +122,13 @@ def block_seconds(plan: Plan, hardware: Hardware) -> BlockSeconds:
 
 
 def eager_seconds(plan: Plan, hardware: Hardware) -> float:
-    """Seconds that a clip's blocks take longer where they run eagerly; every other figure is for compiled ones."""
-    blocks = plan.passes * max(plan.stage_sizes)
+    """Seconds that a clip's blocks take longer because they run eagerly; 0 with --compile.
+
+    Every other figure is for compiled ones.
+    """
+    if plan.settings.compile:
+        return 0.0
+    blocks = computed(plan).value * plan.passes * max(plan.stage_sizes)
     return blocks * block_seconds(plan, hardware).other * (hardware.eager.value - 1)
 
 
