@@ -38,6 +38,10 @@ def calibrate(
     device: Annotated[
         Optional[str], typer.Option("--device", help="cuda or cpu; cuda when there is one.", metavar="NAME")
     ] = None,
+    base: Annotated[
+        Optional[str],
+        typer.Option("--base", help="Machine that is most like this one, if it is not known by name.", metavar="NAME"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Measure rates and exchanges of this machine and write them as a file that plan --hardware reads."""
@@ -49,18 +53,24 @@ def calibrate(
     may_write("out", out, (".yaml", ".yml"), overwrite)
     from hybridgen.engine.machine import device_name, device_of
     from hybridgen.planner.hardware import calibration
+    from hybridgen.planner.hardware.lookup import find
     from hybridgen.planner.hardware.names import machine_of
 
     chosen = device_of(device)
     on_cpu = chosen == "cpu"
     facts = catalogue.find(model or ("demo" if on_cpu else catalogue.DEFAULT_MODEL))
-    base = machine_of(device_name(chosen))
-    text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {base.title} ...")
+    try:
+        like = find(base) if base else machine_of(device_name(chosen))
+    except RequestError as error:
+        if base:
+            raise error.changed(flag="base") from error
+        raise error.changed(nearest="--base NAME, a machine that is most like it and has no more memory") from error
+    text.say(f"measuring {facts.name} on {text.ranks(gpus)}, {like.title} ...")
     from hybridgen.engine.calibrate import Settings, run
 
     tokens = tokens or (2048 if on_cpu else 32768)
     settings = Settings(facts, runtime.dtype or facts.defaults.dtype, chosen, gpus, tokens)
     found = run(settings)
-    calibration.write(out, base.name, f"{base.title}, calibrated", found)
+    calibration.write(out, like.name, f"{like.title}, calibrated", found)
     text.say("", *text.table(("constant", "value", "how"), calibration.summary(found)), "")
     text.answer(str(out))

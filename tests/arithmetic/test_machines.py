@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from hybridgen.cli import text
@@ -151,3 +155,20 @@ def test_the_list_of_machines_is_readable_at_80_columns(
 
 def test_the_page_of_machines_and_settings_is_what_is_declared() -> None:
     assert machines.DOCUMENT.read_text(encoding="utf-8") == machines.document(), "python -m tests.support.machines"
+
+
+def test_a_card_that_is_not_known_is_calibrated_on_the_base_of_one_that_is_like_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hybridgen.engine.machine.device_of", lambda device: "cuda")
+    monkeypatch.setattr("hybridgen.engine.machine.device_name", lambda device: "NVIDIA GeForce RTX 4090 D")
+    measuring = SimpleNamespace(Settings=lambda *_: None, run=lambda _: {"attention": (9e13, "measured here")})
+    monkeypatch.setitem(sys.modules, "hybridgen.engine.calibrate", measuring)  # which needs torch
+    words = ["calibrate", "--out", str(tmp_path / "mine.yaml")]
+    assert call(words) == 2
+    assert "NVIDIA GeForce RTX 4090 D is not a machine that the planner knows" in (told := capsys.readouterr().err)
+    assert "nearest: --base NAME" in told
+    assert call([*words, "--base", "rtx4080"]) == 2 and "--base rtx4080: " in capsys.readouterr().err
+    assert call([*words, "--base", "rtx4090"]) == 0
+    found = find(str(tmp_path / "mine.yaml"))
+    assert (found.attention.value, found.memory.value) == (9e13, 24e9)

@@ -70,7 +70,7 @@ B300 = Card(
 )  # fmt: skip
 H100 = Card(
     "h100", "H100 SXM", "hopper", 989, 67, 80, 3.35, "nvlink4", 400, aliases=("h100-sxm",),
-    drivers=("H100 80GB HBM3", "H100 SXM5 80GB"), sustained=792.1, low=(1979, 1979, 0),
+    drivers=("H100 80GB HBM3",), sustained=792.1, low=(1979, 1979, 0),
 )  # fmt: skip
 H200 = replace(
     H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",), sustained=0.0
