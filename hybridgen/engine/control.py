@@ -32,8 +32,8 @@ class Control:
         """What shows the progress of a clip; rank 0 alone shows it."""
         return Progress.for_stream(job.quiet) if first else Progress()
 
-    def is_over(self, index: int) -> bool:
-        """Whether the clip ends before this step, on all ranks."""
+    def is_over(self) -> bool:
+        """Whether the clip ends before the next step, on all ranks; asked once before every step."""
         return False
 
 
@@ -44,6 +44,8 @@ class Orders(Control):
 
     def __init__(self, context: RankContext) -> None:
         self.context, self.number, self.cancelled = context, 0, 0
+        self.steps = 0
+        """Steps of the clip before which it was asked whether the clip is over."""
 
     def jobs(self) -> Iterator[Job]:
         """The clips to make, one after the other, until the launcher has no more. Waiting takes no CPU time."""
@@ -54,7 +56,7 @@ class Orders(Control):
             if order is None:
                 return
             if isinstance(order, tuple):
-                self.number, job = order
+                (self.number, job), self.steps = order, 0
                 yield job
 
     def progress(self, job: Job, first: bool) -> Progress:
@@ -68,7 +70,8 @@ class Orders(Control):
         if self.context.rank == 0:
             self.context.say((kind, self.number, thing))
 
-    def is_over(self, index: int) -> bool:
+    def is_over(self) -> bool:
+        index, self.steps = self.steps, self.steps + 1
         if self.context.rank == 0:
             self._listen()
         is_cancelled = self.cancelled == self.number

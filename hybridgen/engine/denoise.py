@@ -7,6 +7,7 @@ import time
 import torch
 from torch import Tensor
 
+from hybridgen.engine import state_file
 from hybridgen.engine.control import Cancelled
 from hybridgen.engine.rank import Rank
 from hybridgen.models.autoencoder import check_finite
@@ -18,16 +19,20 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
     steps = model.schedule()
     generator = torch.Generator("cpu").manual_seed(rank.job.seed)  # the same noise for every rank and layout
     x = model.state.cut(model.initial_latents(generator))
-    rank.progress.start(len(steps))
+    done = rank.job.done
+    if done:
+        rank.progress.note(f"resume   after step {done} of {len(steps)}")
+        x = state_file.take_up(rank, model)
+    rank.progress.start(len(steps) - done)
     with rank.stage("denoise"):
-        for step in steps:
-            if rank.control.is_over(step.index):
+        for step in steps[done:]:
+            if rank.control.is_over():
                 model.slots.settle(x)
                 raise Cancelled
             began = time.perf_counter()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
-            takes_over = step.index == 0 or step.expert != steps[step.index - 1].expert
-            if takes_over and step.index:
+            takes_over = step.index == done or step.expert != steps[step.index - 1].expert
+            if takes_over and step.index > done:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
             x = model.slots.advance(x, model.slots.predict(x, step), step)
             if rank.device.type == "cuda":
@@ -36,6 +41,9 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
                 check_finite(x, f"numbers after step {step.index + 1}")
             rank.steps.append(time.perf_counter() - began)
             rank.progress.step(rank.steps[-1])
+            if rank.job.keep_every and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
+                rank.set_status(f"keep the state of step {step.index + 1}")
+                state_file.keep(rank, model, x, step.index + 1)
     rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
     return x

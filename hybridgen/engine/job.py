@@ -11,6 +11,7 @@ from typing import Any
 from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
+from hybridgen.engine.resume import STATE
 from hybridgen.models.registry import MODELS
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel
@@ -23,6 +24,8 @@ LATENTS_DONE = "latents"
 """Mark that rank 0 leaves once the final latents are on disk; its text is their path."""
 CLIP_DONE = "clip"
 """Mark that rank 0 leaves once the clip has its name; its text is its path."""
+STATE_KEPT = "state"
+"""Mark that rank 0 leaves once the state between two steps is on disk; its text is the number of steps and the path."""
 LATENTS = ".latents.safetensors"
 """Ending of final latents that are kept beside the clip."""
 
@@ -66,6 +69,10 @@ class Job:
     quiet: bool = False
     threads: int = 1
     """Number of CPU threads of a rank."""
+    keep_every: int = 0
+    """Steps after which the state is kept, again and again; 0 is never."""
+    done: int = 0
+    """Steps that are done in the state that the clip goes on from."""
     model: str = ""
     """The model as --model takes it in any folder; "" where that is its name."""
     source: Path | None = None
@@ -92,9 +99,14 @@ class Job:
         return self.latents or self.output.with_suffix(LATENTS)
 
     @property
+    def state(self) -> Path:
+        """Path of the state between two steps, until the clip is complete."""
+        return self.output.with_suffix(STATE)
+
+    @property
     def parts(self) -> list[Path]:
         """Every file of the run before it is complete; what is there after the run is left over."""
-        files = (self.output, self.kept_latents, self.preview)
+        files = (self.output, self.kept_latents, self.preview, self.state)
         return [part_of(path, self.owner) for path in files if path is not None]
 
     def without_images(self) -> Job:

@@ -20,7 +20,7 @@ from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.signals import Stopped
 from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
-from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, Job
+from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, STATE_KEPT, Job
 from hybridgen.engine.options import Limits
 from hybridgen.engine.report import Report
 from hybridgen.engine.video import remove_parts
@@ -95,6 +95,11 @@ def clean_up(job: Job, status: Status) -> list[str]:
         if LATENTS_DONE in marks and Path(marks[LATENTS_DONE]).exists():
             command = "" if notes else f"; hybridgen decode {shlex.quote(marks[LATENTS_DONE])} makes the clip of them"
             notes.append(f"kept: {marks[LATENTS_DONE]} (the final latents){command}")
+    if not notes and STATE_KEPT in marks:
+        done, _, state = marks[STATE_KEPT].partition(" ")
+        with suppress(OSError):
+            if Path(state).exists():
+                notes.append(f"kept: {state} (the state after {done} steps); the same command with --resume goes on")
     return notes
 
 

@@ -64,6 +64,10 @@ class RunOptions:
     latents: Optional[Path] = flag("Keep the final latents.", metavar="FILE.safetensors", panel=OUTPUT)
     report: Optional[Path] = flag("Write timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
     preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
+    checkpoint_every: Optional[int] = flag(
+        "Keep the state beside the clip every K steps, to go on from if the run is ended.", metavar="K", panel=OUTPUT
+    )
+    resume: bool = flag("Go on from the state that a run left beside the clip.", default=False, panel=OUTPUT)
     gpus: Optional[int] = flag("Number of ranks. With no degree given, the planner chooses the split.", metavar="N")
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
     hardware: Optional[str] = flag(
@@ -100,7 +104,11 @@ class RunOptions:
     @property
     def outputs(self) -> Outputs:
         """The files that the run may write."""
-        return Outputs(self.out, self.latents, self.report, self.preview, self.overwrite)
+        every = self.checkpoint_every
+        if every is not None and every < 1:
+            raise RequestError("quantity", "checkpoint-every", every, "must be 1 or more", [1])
+        files = (self.out, self.latents, self.report, self.preview)
+        return Outputs(*files, self.overwrite, every or 0, self.resume)
 
 
 @dataclass(frozen=True)

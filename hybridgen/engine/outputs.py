@@ -31,6 +31,10 @@ class Outputs:
     report: Path | None = None
     preview: Path | None = None
     overwrite: bool = False
+    keep_every: int = 0
+    """Number of steps after which the state is kept, again and again; 0 is never."""
+    resume: bool = False
+    """Whether the clip goes on from the state that a run left, if there is one."""
 
 
 def endings(frames: int) -> tuple[str, ...]:

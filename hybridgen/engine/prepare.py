@@ -13,6 +13,7 @@ from hybridgen.engine.inputs import Conditioning, check_inputs
 from hybridgen.engine.job import LATENTS, Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, default_name, endings
+from hybridgen.engine.resume import check_plan, steps_done
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.models.cosmos import guardrail
@@ -69,7 +70,7 @@ def make_job(
     attention, merged = recipe.runtime.attention or "auto", plan.degrees.cp > 1
     kernel = select(attention, device, plan.dtype, facts.transformer.head_dim, merged)
     check_machine(plan, device)
-    return Job(
+    job = Job(
         plan=plan,
         kernel=kernel,
         device=device,
@@ -85,7 +86,14 @@ def make_job(
         quiet=quiet,
         threads=_threads(plan),
         model=_model(recipe, plan),
+        keep_every=outputs.keep_every,
     )
+    if outputs.keep_every:
+        check_plan(plan, "checkpoint-every")
+    if outputs.resume and environment.is_reporter():
+        check_plan(plan, "resume")
+        job = replace(job, done=steps_done(job.state, job.request()))
+    return job
 
 
 def _model(recipe: Recipe, plan: Plan) -> str:

@@ -19,6 +19,7 @@ import hybridgen
 from hybridgen.distributed.progress import Event
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import RequestError, RunFailed
+from tests.support.ranks import children
 
 CLIPS: list[dict[str, Any]] = [
     {"frames": 9, "steps": 3, "seed": 1},
@@ -92,14 +93,14 @@ def test_what_cannot_be_made_is_refused_alone(tmp_path: Path) -> None:
     """The engine goes on, on the same ranks."""
     with engine(cfg=2) as made:
         digest(tmp_path, made, **CLIPS[0])
-        ranks = pids()
+        ranks = children()
         for fields, rule in (({"frames": 10}, "frames"), ({"guidance": 1.0}, "cfg-guidance"), ({"cfg": 1}, "engine")):
             with pytest.raises(RequestError) as refused:
                 made.submit("a lighthouse", tmp_path / "no.mp4", **fields)
             assert refused.value.rule.startswith(rule)
         digest(tmp_path, made, **CLIPS[1])
-        assert pids() == ranks and len(ranks) == 2
-    assert not pids()
+        assert children() == ranks and len(ranks) == 2
+    assert not children()
 
 
 def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path
         queued = made.submit("a lighthouse", tmp_path / "queued.mp4", **CLIPS[0])
         for event in ticket.events():
             if event.kind == "step" and event.done == 2:
-                os.kill(sorted(pids())[1], signal.SIGKILL)
+                os.kill(children()[1], signal.SIGKILL)
         with pytest.raises(RunFailed, match="rank 1 of 2"):
             ticket.result()
         assert queued.result().latents_sha256 == alone
@@ -121,9 +122,9 @@ def test_idle_ranks_take_no_time_and_are_waited_for_by_none(tmp_path: Path) -> N
     with engine(ulysses=2, hang_timeout=1.0) as made:
         digest(tmp_path, made, **CLIPS[0])
         time.sleep(0.5)  # what the clip leaves behind
-        before = [psutil.Process(pid).cpu_times() for pid in pids()]
+        before = [psutil.Process(pid).cpu_times() for pid in children()]
         time.sleep(2.5)
-        after = [psutil.Process(pid).cpu_times() for pid in pids()]
+        after = [psutil.Process(pid).cpu_times() for pid in children()]
         assert sum(a.user + a.system - b.user - b.system for a, b in zip(after, before, strict=True)) < 0.05
         digest(tmp_path, made, **CLIPS[1])
 
@@ -165,9 +166,4 @@ def test_an_error_in_the_block_ends_the_ranks_at_once(tmp_path: Path) -> None:
         raise KeyError
     with pytest.raises(RunFailed, match="closed"):
         ticket.result()
-    assert not pids() and list(tmp_path.iterdir()) == []
-
-
-def pids() -> list[int]:
-    """The processes that this one has started for ranks."""
-    return [child.pid for child in psutil.Process().children() if "python" in child.name()]
+    assert not children() and list(tmp_path.iterdir()) == []

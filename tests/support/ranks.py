@@ -17,6 +17,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import cloudpickle
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -173,3 +174,8 @@ def without_memory() -> None:
     """On a rank: do not look at its memory, which takes longer than all else that a tiny model does."""
     peak_memory.private_bytes = lambda: 0
     peak_memory.reset_high_water = lambda: False
+
+
+def children() -> list[int]:
+    """The Python processes that this one has started, by their ids."""
+    return sorted(child.pid for child in psutil.Process().children() if "python" in child.name())

@@ -1,0 +1,82 @@
+"""A run that was ended goes on from its state: to the same bits on the same split, nearly so on another exact one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridgen.api.session import Engine
+from hybridgen.engine.outputs import Outputs
+from hybridgen.errors import RequestError, RunFailed
+from tests.support import command
+from tests.support.ranks import children
+from tests.support.runs import error, latents
+
+ASKED = {"frames": 9, "steps": 6, "seed": 3, "prompt": "a lighthouse"}
+WORDS = ("--frames", "9", "--steps", "6", "--seed", "3", "-p", "a lighthouse", "--out", "clip.mp4")
+
+
+def run(folder: Path, model: str, done: int = 0, kill: int = 0, keep: int = 2, **split: Any) -> Path:
+    """Make the clip, or go on with it; with `kill` a rank is killed after so many steps. The final latents' path."""
+    kept = folder / f"{'-'.join(split)}-{done}.safetensors"
+    outputs = Outputs(folder / "clip.mp4", kept, overwrite=True, keep_every=keep, resume=done > 0)
+    with Engine(model=f"tiny:{model}", start_method="fork", **split) as engine:
+        job = engine.job(ASKED, outputs)
+        assert job.done == done
+        ticket = engine.ranks.submit(job)
+        for event in ticket.events():
+            if kill and event.kind == "step" and event.done == kill:
+                os.kill(children()[0], signal.SIGKILL)
+        if kill:
+            with pytest.raises(RunFailed, match="--resume goes on"):
+                ticket.result()
+        else:
+            ticket.result()
+            assert not job.state.exists()
+    return kept
+
+
+@pytest.mark.parametrize("model", ["wan2.2-t2v", "cosmos3"])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, model: str) -> None:
+    """Over the switch of experts, too; another split, with another number of ranks, takes up the same state."""
+    whole = latents(run(tmp_path, model, keep=0, cfg=2))
+    run(tmp_path, model, kill=5, keep=4, cfg=2)
+    state = (tmp_path / "clip.state.safetensors").read_bytes()
+    assert latents(run(tmp_path, model, done=4, cfg=2)).equal(whole)
+    (tmp_path / "clip.state.safetensors").write_bytes(state)
+    assert error(latents(run(tmp_path, model, done=4, ulysses=2, ring=2)), whole) < 1e-5
+
+
+def test_the_command_goes_on_and_refuses_the_state_of_another_clip(tmp_path: Path) -> None:
+    tiny = ("run", "--model", "tiny:wan2.2-t2v", *WORDS)
+    started = command.start(tmp_path, *tiny, "--checkpoint-every", "1")
+    started.wait_for("denoise")
+    state = tmp_path / "clip.state.safetensors"
+    os.killpg(started.pid, signal.SIGTERM)
+    ended = started.finish()
+    if ended.returncode == 0:
+        pytest.skip("the clip was made before the signal came")
+    assert ended.returncode == 143 and state.exists(), ended.stderr
+    for words in (("--steps", "7"), ("--seed", "4")):
+        refused = command.hybridgen(tmp_path, *tiny, *words, "--resume")
+        assert refused.returncode == 2 and "error[state-file]" in refused.stderr and "another clip" in refused.stderr
+    done = command.hybridgen(tmp_path, *tiny, "--resume")
+    assert done.returncode == 0 and "resume   after step" in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["clip.mp4"]
+
+
+def test_a_damaged_state_and_a_pipeline_are_refused(tmp_path: Path) -> None:
+    with Engine(model="tiny:wan2.2-t2v", start_method="fork") as engine:
+        outputs = Outputs(tmp_path / "clip.mp4", resume=True)
+        assert engine.job(ASKED, outputs).done == 0  # there is none
+        for content in (b"", b"\x08" + bytes(7) + b"{}      ", os.urandom(999)):
+            (tmp_path / "clip.state.safetensors").write_bytes(content)
+            with pytest.raises(RequestError, match="is not the state of a clip"):
+                engine.job(ASKED, outputs)
+    staged = Engine(model="tiny:wan2.2-t2v", pipefusion=2, start_method="fork")
+    with staged, pytest.raises(RequestError, match="not supported with --pipefusion yet"):
+        staged.job(ASKED, Outputs(tmp_path / "other.mp4", keep_every=2))
