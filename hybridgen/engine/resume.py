@@ -16,7 +16,7 @@ STATE = ".state.safetensors"
 """Ending of the state of a clip, which stands beside the clip until that is complete."""
 RULES = {
     "state-file": "The state of a clip is its latents between two denoising steps, and what the scheduler remembers. "
-    "It goes on to the clip that was asked for, so everything but the split, the device and the kernel must be the same.",
+    "The clip that is asked for must be the same in everything but the split, the device and the kernel.",
     "state": "PipeFusion has steps of several patches under way at once, and a guarded model writes nothing before the "
     "guardrail's verdict.",
 }
