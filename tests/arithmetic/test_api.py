@@ -80,7 +80,7 @@ def test_types_know_what_there_is() -> None:
         ({"memory": -1}, "--memory -1: is not an amount above 0"),
         ({"memory": "180GB"}, None),
         ({"memory": 180e9}, None),
-        ({"gpus": 0}, "--gpus 0: is not"),
+        ({"gpus": 0}, "--gpus 0: must be 1 to 65536"),
         ({"heads": 0}, "--heads 0: does not"),
         ({"anchor": 0}, "--anchor 0: must be"),
         ({"settings": ["request.steps"]}, "--set request.steps: is not KEY=VALUE"),
