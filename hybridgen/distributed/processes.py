@@ -95,8 +95,6 @@ def run_local(
         return [ranks.results[rank] for rank in range(world)]
     finally:
         with dropped():
-            if ranks.processes:
-                ranks.status.wait_until_kept(0, ranks.processes[0].is_alive)
             ranks.kill()
             on_exit(ranks.status)
             ranks.status.close()

@@ -52,7 +52,9 @@ class Ranks:
             self.bell[1].send_bytes(b"")
 
     def kill(self) -> None:
-        """End all, whatever they do, and what they have started."""
+        """End all, whatever they do, and what they have started, once rank 0 has put a result that it has on disk."""
+        if self.processes:
+            self.status.wait_until_kept(0, self.processes[0].is_alive)
         started = [pid for process in self.processes for pid in children(process.pid or 0)]
         for process in self.processes:
             process.kill()

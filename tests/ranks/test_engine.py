@@ -17,6 +17,7 @@ import pytest
 
 import hybridgen
 from hybridgen.distributed.progress import Event
+from hybridgen.engine import decode
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import RequestError, RunFailed
 from tests.support.ranks import children
@@ -167,3 +168,23 @@ def test_an_error_in_the_block_ends_the_ranks_at_once(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="closed"):
         ticket.result()
     assert not children() and list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_is_closed_at_once_waits_for_latents_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = decode.keep_latents
+
+    def late(*given: Any) -> Path:
+        time.sleep(1)
+        return keep(*given)
+
+    monkeypatch.setattr(decode, "keep_latents", late)  # ranks are forked, so they inherit it
+    with engine(ulysses=2) as made:
+        ticket = made.submit("a lighthouse", tmp_path / "clip.mp4", **CLIPS[0])
+        next(event for event in ticket.events() if event.kind == "stage" and event.text == "denoise")
+        made.close(at_once=True)
+        with pytest.raises(RunFailed, match="closed") as failed:
+            ticket.result()
+    (kept,) = tmp_path.iterdir()
+    assert kept.name == "clip.latents.safetensors" and f"kept: {kept}" in failed.value.notes[0]
