@@ -36,6 +36,7 @@ from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel, select
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.price import compute
+from hybridgen.planner.price.cost import slowest as slowest_of
 from hybridgen.strategies.registry import Degrees
 
 ROUNDS, ENOUGH = 9, 3.0
@@ -103,7 +104,8 @@ def measure(context: RankContext, settings: Settings) -> dict[str, Figure]:
         dist.barrier()
         together = slowest(block.run, block.device)
         how = f"measured: a block on {settings.world} ranks at once against one alone"
-        found["slowdown"] = Figure(max(together / alone - 1, 0.0) if rank.first else 0.0, how)
+        lost = max(together / alone - 1, 0.0) if rank.first else 0.0
+        found["slowdown"] = Figure(lost / slowest_of(settings.world), how)
         found |= exchanges(rank.mesh.group("ulysses", "calibrate"), block.device)
     return found
 

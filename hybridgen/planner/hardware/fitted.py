@@ -8,37 +8,37 @@ from __future__ import annotations
 
 FITTED = {
     # Attention: share of the published rate of the generation's kernel alone that it reaches inside a pipeline.
-    "attention.ampere": 0.954,
+    "attention.ampere": 0.9535,
     "attention.hopper": 1.033,
-    "attention.hopper-h20": 0.9805,
-    "attention.blackwell": 0.8015,
+    "attention.hopper-h20": 0.9801,
+    "attention.blackwell": 0.8017,
     "attention.geforce": 1.053,
     # Matrix products: share of the best one of the card.
-    "matmul.ampere": 0.9181,
+    "matmul.ampere": 0.918,
     "matmul.hopper": 1.022,
-    "matmul.hopper-h20": 0.9477,
-    "matmul.blackwell": 0.9551,
-    "matmul.geforce": 0.9888,
+    "matmul.hopper-h20": 0.9479,
+    "matmul.blackwell": 0.9552,
+    "matmul.geforce": 0.9891,
     # Norms, rope, residuals, activations: times their bytes alone.
     "passes": 3.973,
-    "eager": 2.373,
+    "eager": 2.374,
     # Standard deviation of the speeds of GPUs that work together.
-    "slowdown": 0.03289,
+    "slowdown": 0.03454,
     # What computing loses for every further GPU at work on the same host.
-    "crowd": 0.006425,
+    "crowd": 0.005763,
     # The VAE: share of the best matrix product in bf16, and passes over the inputs of its convolutions.
     "decoder": 1.11,
     "decoder_passes": 128.9,
     # Collectives: share of the datasheet's bandwidth.
-    "nvlink": 0.2436,
-    "pcie": 0.4954,
-    "host": 0.3033,
+    "nvlink": 0.2441,
+    "pcie": 0.49,
+    "host": 0.303,
     # Seconds.
-    "latency": 4.274e-05,
-    "hop": 0.0002698,
-    "ring": 0.0007149,
-    "pixels": 0.001493,
-    "fixed": 0.9848,
+    "latency": 4.261e-05,
+    "hop": 0.0002701,
+    "ring": 0.0007144,
+    "pixels": 0.001492,
+    "fixed": 0.986,
 }
 """Values by name; what belongs to one generation has its name behind a dot."""
 MEASURED = ("gb200-nvl72", "b200", "h100", "h100-pcie", "a100", "h20", "rtx4090")

@@ -128,9 +128,10 @@ def sent_over(by: Link, hardware: Hardware, collective: str, size: float, where:
 
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
     """Seconds of one message in which a rank sends `size` bytes. Every GPU has its own adapters, and all links are at
-    work at the same time."""
+    work at the same time; what crosses domains takes no less than it would inside of one."""
     by = link(hardware, where)
     if collective == "p2p":
         return by.hop.value + size / by.rate(collective)
     sent = loads(hardware, collective, size, where)
-    return by.latency.value + max(one.size / one.link.rate(collective) for one in sent)
+    least = size / hardware.inside.rate(collective) if where.crosses else 0.0
+    return by.latency.value + max(least, *(one.size / one.link.rate(collective) for one in sent))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import borders
+from hybridgen.planner.hardware.hosts import borders, spread
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, farthest, link, sent_over, span
 from hybridgen.planner.price import compute, ranges
 from hybridgen.planner.price import vae as vae_price
@@ -175,7 +175,7 @@ def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
 
 def waiting_share(ranks: int, hardware: Hardware) -> float:
     """Share by which computing is longer where so many work together: the slowest is waited for, hosts are shared."""
-    beside = min(ranks, hardware.per_node) - 1
+    beside = spread(ranks, hardware.per_node, hardware.domain).each - 1
     return hardware.slowdown.value * slowest(ranks) + hardware.crowd.value * beside
 
 
