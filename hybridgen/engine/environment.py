@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from hybridgen.distributed.place import JoinedRank
+from hybridgen.distributed.signals import die_with_parent
 from hybridgen.errors import RequestError
 
 RULES = {
@@ -61,6 +63,14 @@ def joined_rank() -> JoinedRank | None:
             ),
         )
     return None
+
+
+def end_with_launcher() -> None:
+    """Have this process end with the one that started it, if that is a launcher which stays to watch its ranks."""
+    with suppress(RequestError):  # joined_rank() is asked again where an error can be told
+        here = joined_rank()
+        if here is not None and here.has_parent:
+            die_with_parent()
 
 
 def _number(name: str, default: str = "") -> int:

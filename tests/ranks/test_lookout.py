@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +102,20 @@ def with_own(own: dict[str, str]) -> Callable[[str], dict[str, str]]:
     """What processes have in their environment, with another one for this process."""
     real = lookout._environment
     return lambda pid: own if pid == "self" else real(pid)
+
+
+def test_a_rank_whose_launcher_is_killed_ends_while_it_imports(tmp_path: Path) -> None:
+    """What the command imports first does not come to an end here; the rank holds a pipe that closes with it."""
+    (tmp_path / "typer.py").write_text("import time; print('imports', flush=True); time.sleep(600)")
+    given = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', Path.cwd())}"
+    start = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'hybridgen', 'run'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", start],
+        env={**os.environ, **given, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None and launcher.stdout.readline() == "imports\n"
+        launcher.kill()
+        assert select.select([launcher.stdout], [], [], 60)[0] and launcher.stdout.read() == ""
