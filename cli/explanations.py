@@ -8,9 +8,8 @@ from __future__ import annotations
 from hybridgen import interop
 from hybridgen.api import many, session
 from hybridgen.distributed import files, processes, watch
-from hybridgen.engine import environment, inputs, kept, machine, manifest, outputs, prepare, record, tickets
-from hybridgen.models import catalogue, checkpoint, look
-from hybridgen.models.cosmos import guardrail
+from hybridgen.engine import environment, inputs, kept, machine, manifest, outputs, prepare, record, resume, tickets
+from hybridgen.models import catalogue, checkpoint, guardrail, look
 from hybridgen.plan import kernels, settings
 from hybridgen.planner import facts_file
 from hybridgen.planner.choose import anchor, no_plan, objective
@@ -68,24 +67,11 @@ OTHERS = {
 def reasons() -> dict[str, str]:
     """The reasons that are shown with an error, by rule id."""
     modules = (
-        *(
-            anchor,
-            catalogue,
-            check,
-            checkpoint,
-            clip,
-            facts_file,
-            inputs,
-            interop,
-            kept,
-            kernels,
-            look,
-            lookup,
-            machine,
-        ),
-        *(manifest, many, no_plan, objective, prepare, prices, prompts, record, resolve, session, settings),
+        *(anchor, catalogue, check, checkpoint, clip, facts_file, guardrail, inputs, interop, kept, kernels, look),
+        *(lookup, machine, manifest, many, no_plan, objective, prepare, prices, prompts, record, resolve, resume),
+        *(session, settings),
     )
-    tables = (*(module.RULES for module in modules), registry.explanations(), {guardrail.RULE: guardrail.WHY})
+    tables = (*(module.RULES for module in modules), registry.explanations())
     return {rule: why for table in tables for rule, why in table.items()}
 
 

@@ -23,8 +23,8 @@ from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
 from hybridgen.errors import RunFailed
-from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.guardrail import Guardrail, blocked
 
 
 def digest_of(latents: Tensor) -> str:
@@ -136,7 +136,7 @@ def decode_guarded(
         with rank.stage("check the frames", "decode"):
             allowed = guardrail.checked(np.concatenate(frames))
     if not rank.broadcast_object(allowed is not None):
-        raise blocked("the frames")
+        raise blocked(rank.job.plan.facts.name, "the frames")
     if allowed is not None:
         write(rank, [allowed], digest)
 

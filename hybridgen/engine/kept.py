@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import struct
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from hybridgen.engine.options import DecodeOptions
 from hybridgen.engine.outputs import Outputs, check_outputs, endings
 from hybridgen.engine.report import RequestSummary
 from hybridgen.errors import RequestError
-from hybridgen.models.cosmos import guardrail
+from hybridgen.models.headers import Unreadable, read_header
+from hybridgen.models.registry import guardrail_of
 from hybridgen.plan.kernels import select
-from hybridgen.plan.plan import FP32, Plan
+from hybridgen.plan.plan import Plan
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.resolve import resolve
 
@@ -29,8 +30,6 @@ RULES = {
     RULE: "Final latents are decoded by the model that made them. Files that hybridgen has kept, or written with "
     "--latents, say in their metadata which it is, and what the clip is like.",
 }
-MOST_HEADER = 2**24
-"""Bytes of the largest header that is read."""
 
 
 @dataclass(frozen=True)
@@ -53,39 +52,17 @@ def read_kept(name: str) -> Kept:
     """Read the header of a file of final latents. Raises RequestError (kept-latents)."""
     path = regular_file(RULE, "", name)
     try:
-        header = _header(path)
-        about, tensor = header["__metadata__"], header["latents"]
+        header = read_header(path)
+        about, stored = header.about, header.tensors["latents"]
         record = json.loads(about["record"])
         request, _ = RequestSummary(**record["request"]), str(record["versions"]["hybridgen"])
-        start, end = tensor["data_offsets"]
-        shape = tuple(int(size) for size in tensor["shape"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, Unreadable, ValueError, LookupError, TypeError, RecursionError) as error:
         raise _refused(name, "is not a file of final latents that hybridgen has kept, or it is damaged") from error
-    if tensor["dtype"] != "F32" or len(shape) != 5 or shape[0] != 1 or start != 0 or end != FP32 * _product(shape):
-        raise _refused(name, f"holds latents of {tensor['dtype']}, {shape}, and not one clip in fp32")
+    shape = stored.shape
+    if stored.dtype != "F32" or len(shape) != 5 or shape[0] != 1 or not math.prod(shape):
+        raise _refused(name, f"holds latents of {stored.dtype}, {shape}, and not one clip in fp32")
     _check_types(name, request)
     return Kept(path, shape, about["model"], about.get("revision"), about.get("sha256", ""), record, request)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file. Raises ValueError where the file is not as long as it says."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-        if not 0 < length <= min(MOST_HEADER, size - 8):
-            raise ValueError("no header")
-        header = json.loads(file.read(length))
-    if size != 8 + length + header["latents"]["data_offsets"][1]:
-        raise ValueError("cut off")
-    assert isinstance(header, dict)
-    return header
 
 
 def _check_types(name: str, request: RequestSummary) -> None:
@@ -112,7 +89,7 @@ def decode_job(options: DecodeOptions) -> Job:
     if environment.is_reporter():
         outputs = Outputs(video, None, options.report, options.preview, options.overwrite)
         check_outputs(outputs, video, endings(plan.clip.frames), [kept.path])
-        if plan.facts.guarded:
+        if guardrail := guardrail_of(plan.facts):
             guardrail.check_installed(plan.facts.name)
     check_machine(plan, device)
     return Job(

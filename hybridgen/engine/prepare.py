@@ -16,8 +16,8 @@ from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, defa
 from hybridgen.engine.resume import check_plan, steps_done
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
-from hybridgen.models.cosmos import guardrail
-from hybridgen.models.registry import family_of
+from hybridgen.models.guardrail import check_outputs as check_guarded
+from hybridgen.models.registry import family_of, guardrail_of
 from hybridgen.plan.kernels import select
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.recipe.fields import Recipe, Request
@@ -64,7 +64,7 @@ def make_job(
     assert request.prompt is not None and request.seed is not None
     check_inputs(request, facts, plan.clip)
     video = look(recipe, plan, outputs, inputs)
-    if facts.guarded and environment.is_reporter():
+    if (guardrail := guardrail_of(facts)) and environment.is_reporter():
         guardrail.check_installed(facts.name)
     device = device_of(recipe.runtime.device)
     attention, merged = recipe.runtime.attention or "auto", plan.degrees.cp > 1
@@ -113,7 +113,7 @@ def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> 
     if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
         check_outputs(outputs, video, legal, inputs.files)
         if facts.guarded:
-            guardrail.check_outputs(facts.name, outputs.latents)
+            check_guarded(facts.name, outputs.latents)
         else:
             check_latents(outputs.latents or video.with_suffix(LATENTS), FP32 * math.prod(plan.latent_shape))
     return video

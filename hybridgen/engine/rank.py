@@ -18,7 +18,7 @@ from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.engine.control import Control
 from hybridgen.engine.job import Job
 from hybridgen.models.autoencoder import Autoencoder
-from hybridgen.models.cosmos.guardrail import Guardrail
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.inputs import Encoder
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from hybridgen.engine.report import RequestSummary
 from hybridgen.errors import RequestError
+from hybridgen.models.headers import Missing, Unreadable, read_header
 from hybridgen.plan.plan import Plan
 
 STATE = ".state.safetensors"
@@ -22,7 +21,6 @@ RULES = {
 }
 MAY_DIFFER = ("device", "attention")
 """Fields of the request that may be others when a clip goes on."""
-MOST_HEADER = 2**24
 
 
 def check_plan(plan: Plan, flag: str) -> None:
@@ -41,11 +39,11 @@ def steps_done(path: Path, request: RequestSummary) -> int:
     request: the clip that is asked for. Raises RequestError (state-file) for a file that is damaged or of another clip.
     """
     try:
-        about = _about(path)
+        about = read_header(path).about
         done, made = int(about["steps_done"]), RequestSummary(**json.loads(about["request"]))
-    except FileNotFoundError:
+    except Missing:
         return 0
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, Unreadable, ValueError, LookupError, TypeError, RecursionError) as error:
         problem = "is not the state of a clip, or it is damaged"
         near = "the run without --resume"
         raise RequestError("state-file", "resume", path, problem, near, [{"resume": None}]) from error
@@ -57,17 +55,3 @@ def steps_done(path: Path, request: RequestSummary) -> int:
             tries = [{"seed": str(found)} if item.name == "seed" else {"resume": None}]
             raise RequestError("state-file", "resume", path, problem, "the command that left it", tries)
     return done
-
-
-def _about(path: Path) -> dict[str, Any]:
-    """The metadata of a safetensors file that is as long as its header says. Raises OSError, ValueError and more."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-        if not 0 < length <= min(MOST_HEADER, size - 8):
-            raise ValueError("no header")
-        header: dict[str, Any] = json.loads(file.read(length))
-    about: dict[str, Any] = header.pop("__metadata__")
-    if size != 8 + length + max(tensor["data_offsets"][1] for tensor in header.values()):
-        raise ValueError("cut off")
-    return about

@@ -19,14 +19,14 @@ from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
 from hybridgen.errors import RunFailed
 from hybridgen.models.autoencoder import check_finite
-from hybridgen.models.cosmos.guardrail import Guardrail, blocked
 from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.guardrail import RULE, Guardrail, blocked
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.models.load import empty_experts, fill, load_autoencoder, load_scheduler, local_folder
-from hybridgen.models.registry import family_of
+from hybridgen.models.registry import family_of, guardrail_of
 from hybridgen.strategies import registry
 
-SHARED = ("guardrail",)
+SHARED = (RULE,)
 """Rules of errors that all ranks raise at the same place, after which they are as before the clip."""
 
 
@@ -93,18 +93,19 @@ def make(rank: Rank, started: float) -> Report:
 
 def guard(rank: Rank) -> Guardrail | None:
     """The guardrail on rank 0, if the model has one, after it allowed the prompt. Raises RunFailed on all ranks."""
-    job = rank.job
-    if not job.plan.facts.guarded:
+    facts = rank.job.plan.facts
+    guardrail = guardrail_of(facts)
+    if guardrail is None:
         return None
     allowed = False
     if rank.first:
         if rank.held.guardrail is None:
             with rank.stage("load the guardrail", "load", mapped=True):
-                rank.held.guardrail = Guardrail(rank.device)
+                rank.held.guardrail = guardrail(rank.device)
         with rank.stage("check the prompt", "encode"):
-            allowed = rank.held.guardrail.allows(job.prompt)
+            allowed = rank.held.guardrail.allows(rank.job.prompt)
     if not rank.broadcast_object(allowed):
-        raise blocked("the prompt")
+        raise blocked(facts.name, "the prompt")
     return rank.held.guardrail
 
 

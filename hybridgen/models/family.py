@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hybridgen.models.files import Config, Folder
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.keys import Table
 from hybridgen.models.parts import Part
 from hybridgen.models.tiny.kinds import Kind
@@ -51,6 +52,8 @@ class Family:
     """Pipeline classes of the family whose checkpoints are refused, and why."""
     negative_prompt: Callable[[ModelFacts], str] = default_negative_prompt
     """The negative prompt where none is given. May import torch."""
+    guardrail: type[Guardrail] | None = None
+    """The checker of prompts and frames for models whose licence asks for one (ModelFacts.guarded)."""
     known: tuple[ModelFacts, ...] = ()
     """Models known by name."""
     tiny: tuple[Kind, ...] = ()

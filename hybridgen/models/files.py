@@ -64,7 +64,7 @@ class Folder:
         found: dict[str, Stored] = {}
         for file, names in self.weight_files(component, stems).items():
             try:
-                stored = headers.read_header(self.path / component / file)
+                stored = headers.read_header(self.path / component / file).tensors
             except (Unreadable, OSError) as fault:
                 raise self.refused(f"{component}/{file} {fault}") from fault
             for name in stored if names is None else names:

@@ -31,6 +31,14 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Header(NamedTuple):
+    """What the header of a file says."""
+
+    tensors: dict[str, Stored]
+    about: dict[str, str]
+    """The file's own metadata."""
+
+
 class Unreadable(Exception):
     """What is wrong with a file, as a clause that follows its name."""
 
@@ -39,8 +47,8 @@ class Missing(Unreadable):
     """There is no such file."""
 
 
-def read_header(path: Path) -> dict[str, Stored]:
-    """The tensors of a file, after checking that it holds all their bytes. Raises Unreadable."""
+def read_header(path: Path) -> Header:
+    """The header of a file, after checking that it holds all their bytes. Raises Unreadable."""
     size = check_fetched(path)
     with path.open("rb") as file:
         start = file.read(8)
@@ -53,11 +61,11 @@ def read_header(path: Path) -> dict[str, Stored]:
             raise Unreadable(f"is cut off: its header alone has {length} bytes, and the file {size}")
         file.seek(8)
         text = file.read(length)
-    tensors, end = _parsed(text)
+    found, end = _parsed(text)
     if size - 8 - length != end:
         what = "is cut off" if size - 8 - length < end else "is too long"
         raise Unreadable(f"{what}: it has {size} bytes, and its header describes {8 + length + end}")
-    return tensors
+    return found
 
 
 def regular_size(path: Path) -> int:
@@ -82,8 +90,8 @@ def check_fetched(path: Path) -> int:
     return size
 
 
-def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:
-    """The tensors that a header tells of, and how many bytes they take."""
+def _parsed(text: bytes) -> tuple[Header, int]:
+    """A header, and how many bytes its tensors take."""
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -100,7 +108,7 @@ def _parsed(text: bytes) -> tuple[dict[str, Stored], int]:
         if start != end:
             raise Unreadable("has a header whose tensors overlap, or leave gaps")
         end = stop
-    return tensors, end
+    return Header(tensors, about), end
 
 
 def _tensor(name: str, entry: Any, places: list[tuple[int, int]]) -> Stored:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from hybridgen.errors import assert_unique
 from hybridgen.models.family import Family
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.plan.facts import ModelFacts
 
 # The table: one line per family, in the order in which models are listed.
@@ -38,6 +39,16 @@ KINDS = {kind.name: kind for family in FAMILIES for kind in family.tiny}
 def family_of(facts: ModelFacts) -> Family:
     """The family of a model that can be run."""
     return BY_PIPELINE[facts.pipeline]
+
+
+def guardrail_of(facts: ModelFacts) -> type[Guardrail] | None:
+    """The checker with which a model is run; None where its licence asks for none."""
+    if not facts.guarded:
+        return None
+    found = family_of(facts).guardrail
+    if found is None:
+        raise LookupError(f"{facts.name} is guarded, and its family names no guardrail")
+    return found
 
 
 def relatives(facts: ModelFacts) -> tuple[ModelFacts, ...]:

@@ -216,7 +216,7 @@ class ModelFacts:
     native_flow: bool = False
     """Whether noise levels fall evenly, before the scheduler's shift, instead of by the scheduler's own table."""
     guarded: bool = False
-    """Whether the licence asks for a guardrail: a checker of prompts and frames (models/cosmos/guardrail.py)."""
+    """Whether the licence asks for a guardrail: a checker of prompts and frames (Family.guardrail)."""
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
     aliases: tuple[str, ...] = ()
     licence: str = ""

@@ -24,7 +24,7 @@ from hybridgen.engine.video import Frames, read_tags
 from hybridgen.errors import RequestError, RunFailed
 from hybridgen.models import catalogue, registry
 from hybridgen.models.checkpoint import from_folder
-from hybridgen.models.cosmos.guardrail import Guardrail
+from hybridgen.models.cosmos.guardrail import CosmosGuardrail
 from hybridgen.models.cosmos3 import facts as cosmos3_facts
 from hybridgen.models.files import Folder
 from hybridgen.models.tiny import cache
@@ -116,7 +116,7 @@ def test_an_answer_that_is_no_such_frames_is_not_written(
     verdict: Callable[[Frames], Any], checker: type[Checker]
 ) -> None:
     checker.verdict = staticmethod(verdict)
-    guardrail = Guardrail(torch.device("cpu"))
+    guardrail = CosmosGuardrail(torch.device("cpu"))
     with pytest.raises(ValueError, match="in the same form"):
         guardrail.checked(np.zeros((5, 8, 8, 3), np.uint8))
 

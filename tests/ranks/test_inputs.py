@@ -36,7 +36,7 @@ class Seen(spine.Screen):
 @pytest.fixture
 def fields(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The request, which no rank and no guardrail answers."""
-    monkeypatch.setattr("hybridgen.models.cosmos.guardrail.check_installed", lambda _: None)
+    monkeypatch.setattr("hybridgen.models.cosmos.guardrail.find_spec", lambda _: True)
     monkeypatch.setattr("hybridgen.engine.launch.launch", lambda job, *_: job.report({}, [], [], ""))
     request = {"model": str(CASE.folder), "prompt": "x", "video": str(CASE.given_video())}
     return {**request, "size": "64x64", "frames": 17, "steps": 1, "device": "cpu", "ulysses": 2, "vae": 2}

@@ -1,6 +1,7 @@
 """A family of models is one folder and one line: a throw-away one is added to a copy of the package, and runs.
 
-Waves is Wan under another name, with all of its own: pipeline class, facts, denoiser, autoencoder, tiny checkpoint.
+Waves is Wan under another name, with all of its own: pipeline class, facts, denoiser, autoencoder, guardrail, tiny
+checkpoint.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,7 @@ from dataclasses import replace
 
 from hybridgen.models import parts, tokenizers
 from hybridgen.models.family import Family
+from hybridgen.models.guardrail import Guardrail
 from hybridgen.models.waves import facts, tiny, vae_facts
 
 
@@ -42,11 +46,30 @@ def autoencoder(model):
     return WanAutoencoder
 
 
+class Lifeguard(Guardrail):
+    def __init__(self, device):
+        pass
+
+    @staticmethod
+    def check_installed(model):
+        pass
+
+    def allows(self, prompt):
+        return "storm" not in prompt
+
+    def checked(self, frames):
+        return 255 - frames
+
+
+def guarded(folder, index):
+    return {**facts.model(folder, index), "guarded": True}  # tiny:waves itself is not: its weights are random
+
+
 FAMILY = Family(
     pipelines=("WavesPipeline",),
     transformer=facts.transformer,
     vae=vae_facts.read,
-    model=facts.model,
+    model=guarded,
     denoiser=denoiser,
     autoencoder=autoencoder,
     components={
@@ -58,6 +81,7 @@ FAMILY = Family(
     },
     optional=("transformer_2",),
     switches=facts.INDEX_KEYS,
+    guardrail=Lifeguard,
     tiny=(replace(tiny.WAN_TEXT, name="waves", pipeline="WavesPipeline"),),
 )
 '''
@@ -84,12 +108,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def hybridgen(tree: Path, words: str) -> str:
+def hybridgen(tree: Path, words: str, code: int = 0) -> str:
+    """What a command prints: to stdout if it ends well, to stderr otherwise."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(tree / "cache"), "COLUMNS": "200"}
     command = [sys.executable, "-m", "hybridgen", *words.split()]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
 
 
 def latents(tree: Path, degrees: str) -> torch.Tensor:
@@ -107,6 +132,18 @@ def test_two_ranks_make_what_one_makes(tree: Path) -> None:
     one, two = latents(tree, ""), latents(tree, "--ulysses 2 --vae 2")
     assert torch.isfinite(one).all() and one.std() > 0.1
     assert float((one - two).norm() / one.norm()) <= 1e-5
+
+
+def test_its_guardrail_is_asked(tree: Path) -> None:
+    """For a checkpoint in a folder, on one rank and on two: a blocked prompt makes nothing, frames are as it says."""
+    words = "--size 64x64 --frames 1 --steps 1 --seed 3 --guidance 1 --dtype float32 --device cpu"
+    hybridgen(tree, f"run --model tiny:waves -p moon {words} -o plain.png")
+    (folder,) = {path.parent for path in (tree / "cache").rglob("model_index.json")}
+    said = hybridgen(tree, f"run --model {folder} -p storm {words} -o storm.png", code=1)
+    assert "blocked the prompt; nothing was written" in said and not (tree / "storm.png").exists()
+    hybridgen(tree, f"run --model {folder} -p moon {words} --ulysses 2 -o checked.png")
+    plain, checked = (np.asarray(Image.open(tree / name), int) for name in ("plain.png", "checked.png"))
+    assert abs(plain + checked - 255).max() <= 1
 
 
 def test_its_plans_have_the_price_of_its_own_blocks(tree: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hybridgen.models import parts, tokenizers
 from hybridgen.models.cosmos import facts, tiny
+from hybridgen.models.cosmos.guardrail import CosmosGuardrail
 from hybridgen.models.cosmos.known import MODELS
 from hybridgen.models.family import Family
 from hybridgen.models.wan import vae_facts
@@ -56,6 +57,7 @@ FAMILY = Family(
     },
     not_run=facts.NOT_RUN,
     negative_prompt=negative_prompt,
+    guardrail=CosmosGuardrail,
     known=MODELS,
     tiny=tiny.KINDS,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hybridgen.models.cosmos.guardrail import CosmosGuardrail
 from hybridgen.models.cosmos3 import facts, tiny
 from hybridgen.models.cosmos3.known import MODELS
 from hybridgen.models.family import Family
@@ -34,6 +35,7 @@ FAMILY = Family(
         "vae": (vae_facts.PART,),
     },
     switches=facts.INDEX_KEYS,
+    guardrail=CosmosGuardrail,
     known=MODELS,
     tiny=tiny.KINDS,
 )
