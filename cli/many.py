@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from hybridgen.api import many
+from hybridgen.api.clips import ManyScreen, Summary, Wanted
+from hybridgen.api.many import run_many
 from hybridgen.api.session import Engine
 from hybridgen.cli import draw, text
 from hybridgen.distributed.progress import Event, clock
@@ -25,13 +26,13 @@ def run(options: RunOptions, fields: dict[str, Any]) -> None:
     Ends with exit code 1 where a clip was not made.
     """
     screen = Lines(options.quiet, options.dry_run)
-    found = many.run_many(options, fields, screen)
+    found = run_many(options, fields, screen)
     screen.summary(found)
     if found.refused or found.failed:
         raise typer.Exit(1)
 
 
-class Lines(many.ManyScreen):
+class Lines(ManyScreen):
     """Lines on stderr: which clip begins, and what became of those that are not made."""
 
     def __init__(self, quiet: bool, is_dry: bool) -> None:
@@ -44,7 +45,7 @@ class Lines(many.ManyScreen):
             part = f", shard {shard[0]}/{shard[1]}" if shard[1] > 1 else ""
             text.say(*draw.head(engine.plan), f"clips   {text.counted(count, 'clip')}{part}", "")
 
-    def asked(self, wanted: many.Wanted, job: Job) -> None:
+    def asked(self, wanted: Wanted, job: Job) -> None:
         self.numbers[str(job.output)] = wanted.number
         if self.is_dry:
             text.answer(str(job.output))
@@ -57,20 +58,20 @@ class Lines(many.ManyScreen):
                 f"clip {self.numbers[str(job.output)]}: {shorten(job.prompt, 60, placeholder=' ...')}, seed {job.seed}",
             )
 
-    def made(self, wanted: many.Wanted, report: Report) -> None:
+    def made(self, wanted: Wanted, report: Report) -> None:
         text.answer(str(report.output))
 
-    def skipped(self, wanted: many.Wanted, path: Path) -> None:
+    def skipped(self, wanted: Wanted, path: Path) -> None:
         if not self.quiet:
             text.say(f"clip {wanted.number}: {path} is there")
 
-    def refused(self, wanted: many.Wanted, error: RequestError) -> None:
+    def refused(self, wanted: Wanted, error: RequestError) -> None:
         text.say(*error.lines())
 
-    def failed(self, wanted: many.Wanted, failure: RunFailed) -> None:
+    def failed(self, wanted: Wanted, failure: RunFailed) -> None:
         text.say(f"clip {wanted.number} failed:", *failure.lines())
 
-    def summary(self, found: many.Summary) -> None:
+    def summary(self, found: Summary) -> None:
         """Show what became of all clips."""
         if self.quiet:
             return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError, assert_unique
 from hybridgen.plan import degrees
+from hybridgen.plan.axes import Setting, Value
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term, shared_messages
 from hybridgen.strategies.strategy import Strategy
@@ -40,7 +41,7 @@ DEGREES = tuple(sorted((d for s in STRATEGIES for d in s.degrees), key=lambda de
 BY_DEGREE = {degree.name: strategy for strategy in STRATEGIES for degree in strategy.degrees}
 OPTIONS = tuple(sorted((o for s in STRATEGIES for o in s.options), key=lambda option: option.listed))
 SHORTHANDS = tuple(sorted((o for s in STRATEGIES for o in s.shorthands), key=lambda option: option.listed))
-SETTINGS: tuple[degrees.Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
+SETTINGS: tuple[Setting, ...] = (*DEGREES, *SHORTHANDS, *OPTIONS)
 PAIRED = tuple(axis.name for degree in DEGREES for axis in degree.axes if len(degree.axes) > 1)
 """Axes with other names than their degree: rows and columns."""
 assert_unique("flag or key of the strategies", [setting.name for setting in SETTINGS])
@@ -60,7 +61,7 @@ else:
     _options = {option.name: (option, s.degrees) for s in STRATEGIES for option in s.options}
     Degrees = make_dataclass(
         "Degrees",
-        [(degree.name, degrees.Value, field(default=degree.one)) for degree in _table],
+        [(degree.name, Value, field(default=degree.one)) for degree in _table],
         bases=(degrees.Degrees,),
         namespace={"table": _table, "options": _options, "__doc__": degrees.Degrees.__doc__, "__module__": __name__},
         frozen=True,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Degree, Option, Shorthand, Value
+from hybridgen.plan.axes import Degree, Option, Shorthand, Value
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term
 
@@ -56,7 +56,8 @@ class Strategy:
     """Memory that a rank needs in addition to the model."""
     choices: Callable[[Degree, Plan, int], Iterable[Value]] | None = None
     """Function of (degree, plan, ranks) to the values that the planner tries, in order. They divide `ranks`, the number
-    that other degrees leave; the plan has the degrees chosen before. None means all divisors.
+    that other degrees leave; the plan has the degrees chosen before. None means all divisors. Of a degree that is laid
+    over the mesh `ranks` are those of one guidance branch, and the first value is taken where no machine is known.
     """
     options: tuple[Option, ...] = ()
     """Whole numbers above 0 that can be set in addition to the degrees."""

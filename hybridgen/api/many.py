@@ -8,20 +8,16 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybridgen.api.clips import ManyScreen, Summary, Wanted
 from hybridgen.api.session import Engine
-from hybridgen.api.spine import Screen
-from hybridgen.distributed.progress import Event
-from hybridgen.engine.job import Job
 from hybridgen.engine.manifest import DONE, Manifest
 from hybridgen.engine.options import Engine as Runner
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs, endings, slug
 from hybridgen.engine.prepare import has_prompt
-from hybridgen.engine.report import Report
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import Place, RequestError, RunFailed
 from hybridgen.recipe import prompts
@@ -36,70 +32,6 @@ RULES = {
 AHEAD = 2
 """Clips that are checked and wait, or are made, at a time."""
 TEMPLATE = "{index:04d}-{slug}-s{seed}"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One clip of a job."""
-
-    number: int
-    """Its number among all clips of the job, from 1."""
-    fields: dict[str, Any]
-    """The fields of the request that it sets."""
-    out: str | None = None
-    """The name of its file, where its line has one."""
-    place: Place | None = None
-    fault: RequestError | None = None
-    """Why it is no clip."""
-
-
-@dataclass
-class Summary:
-    """What became of the clips of a job."""
-
-    total: int
-    """Clips of the job, or of its shard."""
-    made: int = 0
-    skipped: int = 0
-    """Clips that were there already."""
-    refused: int = 0
-    """Clips that could not be made as asked."""
-    failed: int = 0
-    """Clips in which a rank failed."""
-    looked_at: int = 0
-    """Clips of a dry run that can be made."""
-    seconds: float = 0.0
-    outputs: list[Path] = field(default_factory=list)
-
-    @property
-    def an_hour(self) -> float:
-        """Clips that were made, an hour."""
-        return self.made * 3600 / self.seconds if self.seconds else 0.0
-
-
-class ManyScreen(Screen):
-    """What is shown of a job of many clips; the base class shows nothing."""
-
-    def planned_many(self, engine: Engine, count: int, shard: tuple[int, int]) -> None:
-        """Show the job that is about to start."""
-
-    def event(self, ticket: Ticket, event: Event) -> None:
-        """Show what happens to a clip; called in a thread. Rank 0 shows stages and steps itself."""
-
-    def asked(self, wanted: Wanted, job: Job) -> None:
-        """Take note of a clip that is asked for."""
-
-    def made(self, wanted: Wanted, report: Report) -> None:
-        """Show that a clip is complete."""
-
-    def skipped(self, wanted: Wanted, path: Path) -> None:
-        """Show that a clip was there already."""
-
-    def refused(self, wanted: Wanted, error: RequestError) -> None:
-        """Show why a clip cannot be made."""
-
-    def failed(self, wanted: Wanted, failure: RunFailed) -> None:
-        """Show why a clip was not completed."""
 
 
 class _Under(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from hybridgen.errors import Change, RequestError
-from hybridgen.plan.degrees import Degree, Value
+from hybridgen.plan.axes import Degree, Value
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import name_of

@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from hybridgen.plan.degrees import Degree, Value, by_name
+from hybridgen.plan.axes import Degree, Value
+from hybridgen.plan.degrees import by_name
 from hybridgen.plan.plan import Plan
 from hybridgen.strategies import registry
-from hybridgen.strategies.parallel_vae import rules as vae_rules
 from hybridgen.strategies.registry import Degrees
-
-MAX_VAE = 8
-"""Widest VAE where no machine is known: published decode times stop falling at 8 ranks."""
 
 Fixed = Mapping[str, Value]
 """Given degrees by field of Degrees; the others are open."""
@@ -54,23 +51,26 @@ def _choices(template: Plan, degree: Degree, left: int, chosen: Fixed) -> list[V
 
 
 def legal_plans(
-    template: Plan, world: int, fixed: Fixed | None = None, width: Callable[[Degrees], int] | None = None
+    template: Plan, world: int, fixed: Fixed | None = None, laid: Callable[[Degrees], Fixed] = lambda degrees: {}
 ) -> list[Plan]:
     """The legal plans for `world` ranks; everything but the degrees is as in the template.
 
-    width: ranks of the VAE if that is not given; one by default.
+    laid: values of degrees that are laid over the mesh, where they are not given; 1 by default.
     """
-    found = degree_sets(template, world, fixed)
-    if width is not None and "vae" not in (fixed or {}):
-        found = (degrees.changed(vae=width(degrees)) for degrees in found)
+    given = fixed or {}
+    found = degree_sets(template, world, given)
+    found = (degrees.changed(**{n: v for n, v in laid(degrees).items() if n not in given}) for degrees in found)
     plans = (replace(template, degrees=degrees) for degrees in found)
     return [plan for plan in plans if not registry.violations(plan)]
 
 
-def with_vae(plan: Plan) -> Plan:
-    """The plan with the widest VAE that is worth having on an unknown machine."""
-    width = min(MAX_VAE, plan.degrees.half, vae_rules.widest(plan))
-    return replace(plan, degrees=plan.degrees.changed(vae=max(width, 1)))
+def with_overlaid(plan: Plan) -> Plan:
+    """The plan with the first choice of every degree that is laid over its mesh, as on an unknown machine."""
+    for degree in registry.DEGREES:
+        if degree.is_overlaid and (choices := registry.BY_DEGREE[degree.name].choices):
+            first = next(iter(choices(degree, plan, plan.degrees.half)))
+            plan = replace(plan, degrees=plan.degrees.changed(**{degree.name: first}))
+    return plan
 
 
 def distance(wanted: Degrees, other: Degrees) -> tuple[float, float, int]:
@@ -92,4 +92,4 @@ def nearest_plans(plan: Plan, world: int, count: int = 2) -> list[Plan]:
     """Legal plans for `world` ranks that are exact for any number of steps, the most similar to the given one first."""
     template = replace(plan, stages=())  # a list of stages is of one degree alone
     plans = legal_plans(template, world, exact_only())
-    return [with_vae(p) for p in sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]]
+    return [with_overlaid(p) for p in sorted(plans, key=lambda p: distance(plan.degrees, p.degrees))[:count]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hybridgen.errors import Change, RequestError, did_you_mean
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Value
+from hybridgen.plan.axes import Value
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import ITEMSIZE, Plan

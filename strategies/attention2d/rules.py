@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.plan.degrees import Axis, Degree, Value
+from hybridgen.plan.axes import Axis, Degree, Value
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy

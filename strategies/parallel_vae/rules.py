@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.plan.autoencoder import PAST, Half
-from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.axes import Axis, Degree
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.numbers import not_legal
 from hybridgen.plan.plan import FP32, Plan
@@ -26,6 +26,8 @@ RULES = {
     "each other, or the whole world.",
     "vae-rows": "Each rank decodes a strip of every frame, and a strip has at least one latent row.",
 }
+WORTH = 8
+"""Widest VAE where no machine is known: published decode times stop falling at 8 ranks."""
 NAME = "parallel-vae"
 """Name of the strategy, under which its traffic is counted."""
 
@@ -39,6 +41,11 @@ def split_dim(plan: Plan) -> int:
 def widest(plan: Plan) -> int:
     """Most ranks that the VAE can be split over: each has at least one latent row, or column."""
     return plan.latent_shape[split_dim(plan)]
+
+
+def choices(degree: Degree, plan: Plan, ranks: int) -> Iterable[int]:
+    """Widths that are worth having with so many ranks, the widest first."""
+    return range(min(WORTH, ranks, widest(plan)), 0, -1)
 
 
 def strip_sizes(plan: Plan) -> tuple[int, ...]:
@@ -235,4 +242,5 @@ STRATEGY = Strategy(
     violations,
     traffic,
     memory,
+    choices,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import Change, RequestError
-from hybridgen.plan.degrees import Axis, Degree, Option
+from hybridgen.plan.axes import Axis, Degree, Option
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.numbers import not_legal
 from hybridgen.plan.plan import FP32, Plan

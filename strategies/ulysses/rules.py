@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.axes import Axis, Degree
 from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, Term

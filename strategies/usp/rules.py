@@ -5,7 +5,7 @@ Legality, traffic, memory and the exchanges are those of its two parts.
 
 from __future__ import annotations
 
-from hybridgen.plan.degrees import Shorthand
+from hybridgen.plan.axes import Shorthand
 from hybridgen.strategies.strategy import Strategy
 
 RULES = {

@@ -11,7 +11,7 @@ from hybridgen.cli import draw
 from hybridgen.errors import RequestError
 from hybridgen.interop import trtllm, xdit
 from hybridgen.models import catalogue
-from hybridgen.plan.degrees import Degree, Value
+from hybridgen.plan.axes import Degree, Value
 from hybridgen.plan.plan import Clip, Plan
 from hybridgen.planner.choose.ask import Ask
 from hybridgen.planner.choose.report import with_parallel

@@ -27,7 +27,7 @@ RULES = '''
 from __future__ import annotations
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.degrees import Axis, Degree, Option
+from hybridgen.plan.axes import Axis, Degree, Option
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy
 
@@ -65,7 +65,7 @@ STRATEGY = Strategy(
 LATTICE = '''
 """Lattice: a rank in its second column holds 500 GB, and only the last stage sends."""
 
-from hybridgen.plan.degrees import Axis, Degree
+from hybridgen.plan.axes import Axis, Degree
 from hybridgen.plan.traffic import Message, Term
 from hybridgen.strategies.strategy import Strategy
 

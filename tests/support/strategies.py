@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hybridgen.plan.degrees import Axis, Degree, Setting
+from hybridgen.plan.axes import Axis, Degree, Setting
 from hybridgen.strategies import registry
 from hybridgen.strategies.registry import Degrees
 from hybridgen.strategies.strategy import Strategy

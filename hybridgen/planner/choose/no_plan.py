@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from hybridgen.errors import Change, RequestError
-from hybridgen.plan.degrees import Degree, Value
+from hybridgen.plan.axes import Degree, Value
 from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import PHASES, Phase

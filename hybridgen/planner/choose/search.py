@@ -55,7 +55,7 @@ def _priced(ask: Ask) -> Iterator[Candidate]:
     def tail(width: int, where: Span) -> Tail:
         return vae_price.tail(replace(template, degrees=Degrees(vae=width)), hardware, where)
 
-    for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: width(degrees.half)):
+    for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: {"vae": width(degrees.half)}):
         messages = denoise_messages(legal)
         plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware, messages)
         around = tail(plan.degrees.vae, span(plan.layout, "vae", places))
