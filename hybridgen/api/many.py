@@ -8,6 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hybridgen.api.session import Engine
 from hybridgen.engine.manifest import DONE, Manifest
 from hybridgen.engine.options import Engine as Runner
 from hybridgen.engine.options import RunOptions
-from hybridgen.engine.outputs import Outputs, endings, slug
+from hybridgen.engine.outputs import endings, slug
 from hybridgen.engine.prepare import has_prompt
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import Place, RequestError, RunFailed
@@ -174,7 +175,8 @@ class _Many:
                 return
             video = self._name(one, recipe)
             again = one.number in self.manifest.entries  # what a job left behind is its own
-            job = self.engine.job_of(recipe, Outputs(video, overwrite=self.options.overwrite or again))
+            outputs = replace(self.options.outputs, video=video, overwrite=self.options.overwrite or again)
+            job = self.engine.job_of(recipe, outputs)
             self.screen.asked(one, job)
             if self.options.dry_run:
                 self.found.looked_at += 1

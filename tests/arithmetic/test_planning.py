@@ -185,7 +185,8 @@ def test_flag_wins_over_set_wins_over_file(tmp_path: Path) -> None:
     }
     for section, name, item in options():
         kind = str(item.type)
-        default = (1, 2, 3) if "int" in kind else (1.5, 2.5, 3.5) if "float" in kind else ("a", "b", "c")
+        kinds = {"int": (1, 2, 3), "float": (1.5, 2.5, 3.5), "bool": (True, False, True)}
+        default = next((values for one, values in kinds.items() if one in kind), ("a", "b", "c"))
         first, second, third = samples.get(name, default)
         file = tmp_path / "r.yaml"
         file.write_text(f"{section}:\n  {name}: {first}\n" if section else f"{name}: {first}\n")
