@@ -165,8 +165,9 @@ class Peers:
 
     def _alone(self, cause: Cause) -> End:
         """The same without the store: one rank of each machine tells, but not of a signal, which rank 0 has told."""
-        first = self._lost_rank(0) if cause.secondary else cause
-        here = [rank for rank in self.present if rank and rank != first.rank]
+        own = cause.rank == self.here.rank and not cause.signal  # with rank 0 gone, an error of the store
+        first = self._lost_rank(0) if cause.secondary or (own and self._is_gone(0)) else cause
+        here = [rank for rank in self.present if rank and (rank != first.rank or rank == self.here.rank)]
         return End(first, bool(first.signal), not first.signal and self.here.rank == min(here, default=self.here.rank))
 
     def _done(self, patience: float) -> bool:

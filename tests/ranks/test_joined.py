@@ -126,6 +126,27 @@ def test_a_killed_rank_of_two_is_named(victim: int, tmp_path: Path) -> None:
     assert line.startswith(f"error[rank-lost]: rank {victim} of 2 (host-a) failed") and "without a word" in line
 
 
+@pytest.mark.parametrize(("machines", "words"), [("aaa", "rank 0 of 3"), ("abb", "rank 1 of 3")])
+def test_an_error_of_the_store_whose_rank_is_gone_is_told_once(
+    machines: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in main threads that make groups: each takes it for an error of its own."""
+    monkeypatch.setattr(joined, "BEAT", 30.0)  # no other thread is sooner
+
+    def serve(_: Peers) -> None:
+        while len(list(tmp_path.glob("ready-*"))) < 3:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def ask(peers: Peers) -> None:
+        while True:
+            peers.board.is_done(0)
+            time.sleep(0.02)
+
+    said = [line for line in Job(tmp_path, machines, [serve, ask, ask]).said() if "RunFailed" in line]
+    assert len(said) == 1 and words in said[0], said
+
+
 @pytest.mark.parametrize("late", [0.0, 1.5])
 def test_a_signal_to_all_is_told_once(late: float, tmp_path: Path) -> None:
     """Also where one rank hears it so late that the others take the first for the cause."""
