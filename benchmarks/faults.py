@@ -113,6 +113,8 @@ class Outcome(NamedTuple):
     """What came of a run that was hit."""
 
     stage: str
+    rank: int
+    """The rank that was hit, where the fault is to one."""
     seconds: float | None
     """From the fault to the end of the last process; None where there was none."""
     code: int | None
@@ -153,7 +155,8 @@ def hit(name: str, launcher: str, stage: str, rng: random.Random) -> Outcome | N
 def outcome(run: Run, kind: Kind, launcher: str, stage: str, victim: int) -> Outcome:
     """Wait for the end of a run that was hit."""
     since, ended = time.monotonic(), None
-    while ended is None and time.monotonic() < since + LIMIT:
+    limit = 5 * LIMIT if launcher == "restarts" else LIMIT  # it begins again
+    while ended is None and time.monotonic() < since + limit:
         time.sleep(0.02)
         if run.ended():
             launched = time.monotonic()
@@ -170,16 +173,18 @@ def outcome(run: Run, kind: Kind, launcher: str, stage: str, victim: int) -> Out
     if launcher == "torchrun" and not errors:  # before a rank can speak, its launcher does
         says = re.compile(rf"local_rank: {victim} ")
     told = len(errors) <= 1 and any(says.search(line) for line in words.splitlines())
-    complete = run.code == 0 and not errors and "clip.mp4" in names  # what was hit was not needed any more
+    over = run.code == 0 or (launcher and "\nrepeat " in run.said)  # a launcher tells of a rank that is killed later
+    complete = over and not errors and "clip.mp4" in names  # what was hit was not needed any more
     elsewhere = [line for line in said if "kept:" in line and "hybridgen-latents-" in line]
     kept = bool(elsewhere) or any(
         re.fullmatch(r"clip(-\d)?(\.latents)?(-\d)?\.(mp4|safetensors)", one) for one in names
     )
     return Outcome(
         stage,
+        victim,
         ended,
         run.code,
-        complete or told or not kind.says,
+        bool(complete or told or not kind.says),
         kept if "denoise  60 steps" in run.said else None,
         len(run.alive()),
         [name for name in names if name.startswith(".") and kind.codes != (-9,)],
