@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from hybridgen.api.clips import ManyScreen, Wanted
+from hybridgen.api.many import run_many
 from hybridgen.api.session import Engine
+from hybridgen.engine.job import Job
+from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs
 from hybridgen.errors import RequestError, RunFailed
 from tests.support import command
@@ -80,3 +88,28 @@ def test_a_damaged_state_and_a_pipeline_are_refused(tmp_path: Path) -> None:
     staged = Engine(model="tiny:wan2.2-t2v", pipefusion=2, start_method="fork")
     with staged, pytest.raises(RequestError, match="not supported with --pipefusion yet"):
         staged.job(ASKED, Outputs(tmp_path / "other.mp4", keep_every=2))
+
+
+class Asked(ManyScreen):
+    """Keeps the jobs that a dry run of many clips looks at."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def asked(self, wanted: Wanted, job: Job) -> None:
+        self.jobs.append(job)
+
+
+def test_a_job_of_many_clips_keeps_states_and_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("a lighthouse\na storm\n")
+    options = RunOptions(prompts="prompts.txt", checkpoint_every=2, dry_run=True)
+    first, second = Asked(), Asked()
+    run_many(options, {"model": "tiny:wan2.2-t2v", "steps": 6}, first)
+    assert [job.keep_every for job in first.jobs] == [2, 2]
+    about = {"steps_done": "4", "scheduler": "{}", "request": json.dumps(asdict(first.jobs[1].request()))}
+    save_file({"latents": np.zeros(1, np.float32)}, first.jobs[1].state, about)
+    run_many(replace(options, resume=True), {"model": "tiny:wan2.2-t2v", "steps": 6}, second)
+    assert [job.done for job in second.jobs] == [0, 4]
