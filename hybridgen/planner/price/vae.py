@@ -31,11 +31,6 @@ STRIDED = 9 / 4
 """Taps per element of the input of a 3 x 3 convolution with stride 2."""
 
 
-def decoder_flops(plan: Plan) -> float:
-    """FLOPs of decoding the clip: every convolution at the size of its input (upsampling ones grow after it)."""
-    return _flops(_alone(plan), "decoder")
-
-
 def encoder_flops(plan: Plan) -> float:
     """FLOPs of encoding the conditioning frames: every convolution at the size of its input."""
     return _flops(_alone(plan), "encoder")
