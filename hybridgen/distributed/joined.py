@@ -104,6 +104,7 @@ class Peers:
             thread.join(LEAVE)
         with suppress(RuntimeError):
             self._done(LEAVE)
+        kill_stopped(*(self.pids.values() if self.here.rank == 0 else ()))
 
     def failed(self, error: BaseException) -> NoReturn:
         """End this rank after an error in its main thread: raise what the user is told, or exit where another tells."""
@@ -159,8 +160,7 @@ class Peers:
         first = self._first(cause)
         stopped = bool(first.signal) and self._stopped_too(first)
         able = self.here.rank == (0 if stopped or first.rule else self.here.rank)  # with a rule every rank ends
-        if first.signal and not stopped and self.here.rank == first.rank:
-            able = False
+        able = able and (stopped or not first.signal or self.here.rank != first.rank)
         return End(first, stopped, able and self.board.is_first_to_report())
 
     def _alone(self, cause: Cause) -> End:

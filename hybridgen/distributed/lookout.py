@@ -48,11 +48,12 @@ def _environment(pid: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def kill_stopped(pid: int) -> None:
-    """Kill a rank that is stopped, for which its launcher would wait; only one of the same user."""
-    with suppress(OSError):
-        if pid and Path(f"/proc/{pid}").stat().st_uid == os.getuid() and state(pid) == "T":
-            os.kill(pid, signal.SIGKILL)
+def kill_stopped(*pids: int) -> None:
+    """Kill ranks that are stopped, for which their launcher would wait; only those of the same user."""
+    for pid in pids:
+        with suppress(OSError):
+            if pid and Path(f"/proc/{pid}").stat().st_uid == os.getuid() and state(pid) == "T":
+                os.kill(pid, signal.SIGKILL)
 
 
 def say(*lines: str) -> None:

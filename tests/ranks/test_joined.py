@@ -22,6 +22,7 @@ from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.signals import raise_on_signals
 from hybridgen.distributed.status import Status
+from hybridgen.distributed.watch import is_gone
 
 Work = Callable[[Peers], None]
 
@@ -145,6 +146,19 @@ def test_an_error_of_the_store_whose_rank_is_gone_is_told_once(
 
     said = [line for line in Job(tmp_path, machines, [serve, ask, ask]).said() if "RunFailed" in line]
     assert len(said) == 1 and words in said[0], said
+
+
+def test_a_rank_that_is_stopped_when_all_is_done_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launcher would wait for it without end."""
+    monkeypatch.setattr(joined, "LEAVE", 1.0)
+    job = Job(tmp_path, "aa", [Peers.finish, lambda _: os.kill(os.getpid(), signal.SIGSTOP)])
+    os.waitpid(job.pids[0], 0)
+    end = time.monotonic() + 10
+    while not (ended := is_gone(job.pids[1])) and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(job.pids[1], signal.SIGKILL)
+    os.waitpid(job.pids[1], 0)
+    assert ended
 
 
 @pytest.mark.parametrize("late", [0.0, 1.5])
