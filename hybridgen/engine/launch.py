@@ -22,8 +22,8 @@ from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
 from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, STATE_KEPT, Job
 from hybridgen.engine.options import Limits
+from hybridgen.engine.outputs import remove_parts
 from hybridgen.engine.report import Report
-from hybridgen.engine.video import remove_parts
 from hybridgen.errors import RunFailed
 
 IMPORTS = "hybridgen.engine.imports"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,3 +84,16 @@ def check_latents(path: Path, size: int) -> None:
     if free < size:
         problem = f"the disk has {free / 1e3:,.0f} kB left, and the final latents take {size / 1e3:,.0f} kB"
         raise RequestError("output-folder", "out", path, problem, "a folder with more room")
+
+
+def tags_of(part: Path) -> Path:
+    """The file with the tags of a video that is not complete."""
+    return part.with_suffix(".tags")
+
+
+def remove_parts(parts: Iterable[Path]) -> None:
+    """Remove what an interrupted run left of its files."""
+    for part in parts:
+        for leftover in (part, tags_of(part)):
+            with suppress(OSError):
+                leftover.unlink()

@@ -7,8 +7,8 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hybridgen.distributed.files import part_of, take_free_name
 from hybridgen.distributed.signals import die_with_parent
+from hybridgen.engine.outputs import tags_of
 
 Frames = NDArray[np.uint8]
 """Frames of a clip as an array [t, H, W, 3]."""
@@ -131,18 +132,6 @@ def _named_in_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-
-
-def tags_of(part: Path) -> Path:
-    return part.with_suffix(".tags")
-
-
-def remove_parts(parts: Iterable[Path]) -> None:
-    """Remove what an interrupted run left of its files."""
-    for part in parts:
-        for leftover in (part, tags_of(part)):
-            with suppress(OSError):
-                leftover.unlink()
 
 
 def ffmetadata(tags: dict[str, str]) -> str:
