@@ -1,6 +1,7 @@
 # make demo    set up, then make a clip with the demo model on 4 CPU ranks
 # make test    set up, then run the tests
-# make test-fast   the half of the tests that needs no torch, in seconds
+# make test-fast   the tests of rules, words and files, which need no torch
+# make test-properties   random requests and files, every suggestion, the fit of the planner: minutes without torch
 # make check   what CI runs: lint, the order of the rooms, spelling, types, tests
 # make coverage   which lines the tests run
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLIP := demo-clip.mp4
 
-.PHONY: demo test test-fast test-ranks check lint types coverage clean
+.PHONY: demo test test-fast test-properties test-ranks check lint types coverage clean
 
 # Dependencies are installed again only when their lists change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -23,10 +24,13 @@ demo: $(VENV)/.installed
 		--out $(CLIP) --preview $(CLIP:.mp4=.png) --overwrite
 	@echo "The video is $(CURDIR)/$(CLIP), ten of its frames are in $(CURDIR)/$(CLIP:.mp4=.png)"
 
-test: test-fast test-ranks
+test: test-fast test-properties test-ranks
 
 test-fast: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/arithmetic
+
+test-properties: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/properties
 
 test-ranks: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/ranks
