@@ -32,7 +32,7 @@ def request(number: int) -> Ask:
     facts = catalogue.find(chance.choice(MODELS))
     frames = 4 * chance.randint(3, 20) + 1
     clip = Clip(*chance.choice(SIZES), frames, 40, chance.choice((1.0, 5.0)))
-    gpus = chance.choice((2, 3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 40, 48))
+    gpus = chance.choice((2, 3, 4, 6, 8, 8, 12, 16, 16, 24))
     return Ask(Plan(facts, clip, Degrees()), gpus, find(chance.choice(MACHINES)), memory=1e15)
 
 
