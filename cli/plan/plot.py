@@ -41,7 +41,7 @@ def draw(path: Path, found: Recommendation, shown: Sequence[Candidate], frames: 
         raise RequestError("plot", "plot", None, missing, tries=["pip install matplotlib"]) from error
     figure = Figure(figsize=(12, 5.2), layout="constrained")
     if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
-        near = free_name(path.with_suffix(".png"))
+        near = free_name(path.with_suffix(".png") if path.name else Path("plan.png"))
         raise RequestError("output-format", "plot", path, "must end in a format that matplotlib writes", [near])
     may_write("plot", path, can_overwrite=False)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))

@@ -24,6 +24,7 @@ BUDGET = settings(
     deadline=None,
     derandomize=True,
     database=None,
+    report_multiple_bugs=False,  # each would be made smaller for minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 VALUES = (
