@@ -96,7 +96,8 @@ def _compared(one: Candidate, other: Candidate, aim: Aim) -> str:
 
 def _more(ratio: float, less: str = "less") -> str:
     """A ratio in words: "3% more"."""
-    return f"{abs(ratio - 1):.0%} {'more' if ratio >= 1 else less}"
+    share = abs(ratio - 1)
+    return f"{'under 1%' if share < 0.005 else f'{share:.0%}'} {'more' if ratio >= 1 else less}"
 
 
 def copies_of(candidate: Candidate) -> str:
