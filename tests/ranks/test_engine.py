@@ -20,7 +20,7 @@ from hybridgen.distributed.progress import Event
 from hybridgen.engine import decode
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import RequestError, RunFailed
-from tests.support.ranks import children
+from tests.support.ranks import pids
 
 CLIPS: list[dict[str, Any]] = [
     {"frames": 9, "steps": 3, "seed": 1},
@@ -94,14 +94,14 @@ def test_what_cannot_be_made_is_refused_alone(tmp_path: Path) -> None:
     """The engine goes on, on the same ranks."""
     with engine(cfg=2) as made:
         digest(tmp_path, made, **CLIPS[0])
-        ranks = children()
+        ranks = pids(made)
         for fields, rule in (({"frames": 10}, "frames"), ({"guidance": 1.0}, "cfg-guidance"), ({"cfg": 1}, "engine")):
             with pytest.raises(RequestError) as refused:
                 made.submit("a lighthouse", tmp_path / "no.mp4", **fields)
             assert refused.value.rule.startswith(rule)
         digest(tmp_path, made, **CLIPS[1])
-        assert children() == ranks and len(ranks) == 2
-    assert not children()
+        assert pids(made) == ranks and len(ranks) == 2
+    assert not any(map(psutil.pid_exists, ranks))
 
 
 def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path
         queued = made.submit("a lighthouse", tmp_path / "queued.mp4", **CLIPS[0])
         for event in ticket.events():
             if event.kind == "step" and event.done == 2:
-                os.kill(children()[1], signal.SIGKILL)
+                os.kill(pids(made)[1], signal.SIGKILL)
         with pytest.raises(RunFailed, match="rank 1 of 2"):
             ticket.result()
         assert queued.result().latents_sha256 == alone
@@ -123,9 +123,9 @@ def test_idle_ranks_take_no_time_and_are_waited_for_by_none(tmp_path: Path) -> N
     with engine(ulysses=2, hang_timeout=1.0) as made:
         digest(tmp_path, made, **CLIPS[0])
         time.sleep(0.5)  # what the clip leaves behind
-        before = [psutil.Process(pid).cpu_times() for pid in children()]
+        before = [psutil.Process(pid).cpu_times() for pid in pids(made)]
         time.sleep(2.5)
-        after = [psutil.Process(pid).cpu_times() for pid in children()]
+        after = [psutil.Process(pid).cpu_times() for pid in pids(made)]
         assert sum(a.user + a.system - b.user - b.system for a, b in zip(after, before, strict=True)) < 0.05
         digest(tmp_path, made, **CLIPS[1])
 
@@ -164,10 +164,11 @@ def test_an_error_in_the_block_ends_the_ranks_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyError), engine() as made:
         ticket = made.submit("a lighthouse", tmp_path / "clip.mp4", steps=4000)
         next(event for event in ticket.events() if event.kind == "step")
+        ranks = pids(made)
         raise KeyError
     with pytest.raises(RunFailed, match="closed"):
         ticket.result()
-    assert not children() and list(tmp_path.iterdir()) == []
+    assert ranks and not any(map(psutil.pid_exists, ranks)) and list(tmp_path.iterdir()) == []
 
 
 def test_an_engine_that_is_closed_at_once_waits_for_latents_that_are_done(

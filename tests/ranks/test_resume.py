@@ -21,11 +21,11 @@ from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs
 from hybridgen.errors import RequestError, RunFailed
 from tests.support import command
-from tests.support.ranks import children
+from tests.support.ranks import pids
 from tests.support.runs import error, latents
 
-ASKED = {"frames": 9, "steps": 6, "seed": 3, "prompt": "a lighthouse"}
-WORDS = ("--frames", "9", "--steps", "6", "--seed", "3", "-p", "a lighthouse", "--out", "clip.mp4")
+ASKED = {"frames": 9, "steps": 16, "seed": 3, "prompt": "a lighthouse"}
+WORDS = ("--frames", "9", "--steps", "16", "--seed", "3", "-p", "a lighthouse", "--out", "clip.mp4")
 
 
 def run(folder: Path, model: str, done: int = 0, kill: int = 0, keep: int = 2, **split: Any) -> Path:
@@ -38,7 +38,7 @@ def run(folder: Path, model: str, done: int = 0, kill: int = 0, keep: int = 2, *
         ticket = engine.ranks.submit(job)
         for event in ticket.events():
             if kill and event.kind == "step" and event.done == kill:
-                os.kill(children()[0], signal.SIGKILL)
+                os.kill(pids(engine)[0], signal.SIGKILL)
         if kill:
             with pytest.raises(RunFailed, match="--resume goes on"):
                 ticket.result()

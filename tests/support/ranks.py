@@ -17,10 +17,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import cloudpickle
-import psutil
 import torch
 import torch.distributed as dist
 
+from hybridgen.api.session import Engine
 from hybridgen.distributed import peak_memory
 from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
@@ -176,6 +176,7 @@ def without_memory() -> None:
     peak_memory.reset_high_water = lambda: False
 
 
-def children() -> list[int]:
-    """The Python processes that this one has started, by their ids."""
-    return sorted(child.pid for child in psutil.Process().children() if "python" in child.name())
+def pids(engine: Engine) -> list[int]:
+    """The processes of an engine's ranks, in their order; none while it has no ranks."""
+    ranks = engine.ranks.ranks
+    return [process.pid or 0 for process in ranks.processes] if ranks is not None else []
