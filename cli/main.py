@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from hybridgen.cli import text
-from hybridgen.cli.verb import LazyVerbs
+from hybridgen.cli.verb import LazyVerbs, built
 from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
@@ -87,7 +87,7 @@ def call(arguments: list[str]) -> int:
     """Run one command and return its exit code. An error goes to stderr, in one line and a few of help."""
     flags: dict[str, Any] = {}  # of the command, once they are read
     try:
-        code: Any = app(arguments, standalone_mode=False, obj=flags)
+        code: Any = built(app)(arguments, standalone_mode=False, obj=flags)
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if error.format_message():  # none: help was shown, since no command of a group was given
@@ -130,7 +130,7 @@ def _refuse(error: RequestError, command: list[str], as_json: bool) -> None:
             here = environment.joined_rank()
     if here and here.rank and error.rule not in OF_THIS_MACHINE:
         return
-    error, why = working(error, command, app), reasons()
+    error, why = working(error, command, built(app)), reasons()
     where = f"rank {here.rank}: " if here and here.rank else ""
     first, *rest = (line.replace("\n", "\\n") for line in error.lines(command, why))
     text.say(where + first, *rest)

@@ -33,7 +33,7 @@ OPENED = ("image", "video", "prompt-missing")
 def working(error: RequestError, words: Sequence[str], app: Any) -> RequestError:
     """The error with suggestions that work, as whole commands.
 
-    words: the command that was refused, with the program's name; app: the typer that reads commands.
+    words: the command that was refused, with the program's name; app: the program that reads commands.
     """
     if list(words[1:2]) not in (["run"], ["plan"]):
         return error.changed(

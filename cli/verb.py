@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import EnumMeta
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
-from typer.main import get_group
+from typer.main import get_command, get_group
 
 from hybridgen.errors import RequestError, did_you_mean
 
@@ -26,6 +27,12 @@ PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     Path: (Path, r"(?s).+"),
 }
 """Readers of plain values, and the values that are plain, by type of a flag."""
+
+
+@cache
+def built(app: Typer) -> Any:
+    """The command that a typer declares, built once: a suggestion is tried by running the command again."""
+    return get_command(app)
 
 
 class _Plain:
@@ -63,8 +70,14 @@ class LazyVerbs(Verbs):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
-        group = get_group(import_module(self.modules[str(name)]).app)
+        group = _group(import_module(self.modules[str(name)]).app)
         return name, group.commands.get(str(name), group), rest
+
+
+@cache
+def _group(app: Typer) -> TyperGroup:
+    """The group of commands that a typer declares, built once."""
+    return get_group(app)
 
 
 NUMBERS = {int: "must be a whole number", float: "must be a number"}

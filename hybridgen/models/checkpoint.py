@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from hybridgen.errors import RequestError
@@ -26,11 +29,27 @@ ORIGINAL = ("*.pth", "*/*.pth", "models_*", "config.json", "configuration.json",
 
 
 def from_folder(path: Path) -> ModelFacts:
-    """Look at all files of a checkpoint, and read what it is.
+    """Look at all files of a checkpoint, and read what it is. A folder that did not change is read once a process.
 
     Raises RequestError: unreadable-model, unsupported-pipeline, unsupported-scheduler, quantised-model,
     incomplete-model, boundary.
     """
+    return _read_whole(path, path.absolute(), _stamp(path))
+
+
+def _stamp(path: Path) -> frozenset[tuple[object, ...]]:
+    """What differs once a file of a checkpoint is changed, added or removed."""
+    found = set()
+    if (path / "model_index.json").exists():  # any other folder may hold any number of files
+        for file in chain(path.glob("*"), path.glob("*/*")):
+            with suppress(OSError):
+                about = file.stat()
+                found.add((file, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=16)
+def _read_whole(path: Path, _there: Path, _stamp: frozenset[tuple[object, ...]]) -> ModelFacts:
     folder = Folder(path)
     try:
         return _read(folder)
