@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, Optional, get_args
 
 import typer
 
-from hybridgen.distributed.files import read_bytes
 from hybridgen.engine import environment
-from hybridgen.errors import RequestError
 from hybridgen.recipe import fields as recipe
 from hybridgen.recipe.flags import name_of
 from hybridgen.recipe.typed import hints, plain
@@ -50,20 +46,11 @@ def prompt_of(given: str) -> str:
         return given[1:]
     if (given != "-" and not given.startswith("@")) or not environment.is_reporter():
         return given
-    try:
-        if given == "-":
-            found = sys.stdin.buffer.read(MOST_PROMPT + 1) if sys.stdin is not None else b""
-        else:
-            found = read_bytes(Path(given[1:]), MOST_PROMPT + 1)
-    except OSError as error:
-        near = f"@{given} for a prompt that starts with @"
-        raise RequestError("prompt", "prompt", given, f"cannot be read: {error.strerror}", near) from error
-    if len(found) > MOST_PROMPT:
-        raise RequestError("prompt", "prompt", given, f"has more than {MOST_PROMPT:,} bytes")
-    try:
-        return found.decode().strip()
-    except UnicodeDecodeError as error:
-        raise RequestError("prompt", "prompt", given, "is not text in UTF-8") from error
+    from hybridgen.recipe.prompts import read_text
+
+    name = given if given == "-" else given[1:]
+    near = f"@{given} for a prompt that starts with @" if given != "-" else ""
+    return read_text(name, MOST_PROMPT, "prompt", "prompt", given, near).strip()
 
 
 def with_flags(

@@ -26,6 +26,7 @@ from hybridgen.recipe.check import check
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import words_of
+from hybridgen.recipe.resolve import in_given_words
 from hybridgen.recipe.text import dumps, portable, save
 
 EXAMPLES = (
@@ -66,7 +67,8 @@ def plan(own: PlanFlags, given: dict[str, Any]) -> None:
 
 def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
     """The planner's recommendation; a warning goes to stderr. Raises RequestError."""
-    found = recommend.plan_for(recipe, own)
+    with in_given_words(recipe.parallel):
+        found = recommend.plan_for(recipe, own)
     if found.ask.anchor is not None:
         text.say(*found.ask.anchor.doubts(found.ask.hardware.title))
     return found

@@ -18,6 +18,7 @@ from hybridgen.recipe import library
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe, as_flags
 from hybridgen.recipe.flags import of_keywords
+from hybridgen.recipe.resolve import in_given_words
 
 
 class _Warnings(Screen):
@@ -130,4 +131,6 @@ def plan(
     own = of_keywords("plan", PlanOptions, {k: v for k, v in locals().items() if k in PlanOptions.__dataclass_fields__})
     below = of_keywords("plan", RunOptions, {"recipe": recipe, "settings": settings})
     file = None if below.recipe is None else library.located(below.recipe)
-    return plan_for(compose(file, below.settings or [], as_flags("plan", fields)), own)
+    composed = compose(file, below.settings or [], as_flags("plan", fields))
+    with in_given_words(composed.parallel):
+        return plan_for(composed, own)

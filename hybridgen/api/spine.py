@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +25,10 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.recommend import is_open
 from hybridgen.recipe import library
 from hybridgen.recipe.compose import compose
-from hybridgen.recipe.fields import Recipe
+from hybridgen.recipe.fields import Recipe, keys_of
 from hybridgen.recipe.resolve import faults, resolve, settings_of
 from hybridgen.recipe.results import mismatch
+from hybridgen.recipe.typed import dotted
 
 
 class Screen:
@@ -58,7 +60,8 @@ def run(
         recipe = composed(options, fields)
         inputs = _opened(recipe)
         recipe = filled(recipe, options, inputs, screen)
-        plan = resolve(recipe, options.gpus, inputs.video_frames)
+        with _origin_told(options, fields):
+            plan = resolve(recipe, options.gpus, inputs.video_frames)
         if options.dry_run and options.engine is Engine.native:
             look(recipe, plan, options.outputs, inputs)
         engine = _engine(options.engine)
@@ -123,6 +126,20 @@ def composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
         raise found[0].changed(tries=[merged] if merged else [])
     settings_of(recipe).refuse_unable()
     return recipe
+
+
+@contextmanager
+def _origin_told(options: RunOptions, fields: dict[str, Any]) -> Iterator[None]:
+    """A block whose RequestErrors say where a value is from that no flag gives."""
+    try:
+        yield
+    except RequestError as error:
+        keys, file = keys_of(error.flag), options.recipe or options.like
+        settings = [setting.partition("=")[0] for setting in options.settings or []]
+        named = keys and (fields.get(str(keys[-1])) is not None or dotted(keys) in settings)
+        if file and keys and not named and error.value is not None:
+            error.helps += (f"--{error.flag} {error.value} is from {file}",)
+        raise
 
 
 def _opened(recipe: Recipe) -> Conditioning:

@@ -56,13 +56,14 @@ def read_kept(name: str) -> Kept:
         about, stored = header.about, header.tensors["latents"]
         record = json.loads(about["record"])
         request, _ = RequestSummary(**record["request"]), str(record["versions"]["hybridgen"])
+        model = about["model"]
     except (OSError, Unreadable, ValueError, LookupError, TypeError, RecursionError) as error:
         raise _refused(name, "is not a file of final latents that hybridgen has kept, or it is damaged") from error
     shape = stored.shape
     if stored.dtype != "F32" or len(shape) != 5 or shape[0] != 1 or not math.prod(shape):
         raise _refused(name, f"holds latents of {stored.dtype}, {shape}, and not one clip in fp32")
     _check_types(name, request)
-    return Kept(path, shape, about["model"], about.get("revision"), about.get("sha256", ""), record, request)
+    return Kept(path, shape, model, about.get("revision"), about.get("sha256", ""), record, request)
 
 
 def _check_types(name: str, request: RequestSummary) -> None:

@@ -39,8 +39,11 @@ def steps_done(path: Path, request: RequestSummary) -> int:
     request: the clip that is asked for. Raises RequestError (state-file) for a file that is damaged or of another clip.
     """
     try:
-        about = read_header(path).about
-        done, made = int(about["steps_done"]), RequestSummary(**json.loads(about["request"]))
+        header = read_header(path)
+        done, made = int(header.about["steps_done"]), RequestSummary(**json.loads(header.about["request"]))
+        is_whole = "latents" in header.tensors and isinstance(json.loads(header.about["scheduler"]), dict)
+        if not is_whole or not 0 < done < made.steps:
+            raise ValueError
     except Missing:
         return 0
     except (OSError, Unreadable, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -11,6 +11,8 @@ from hybridgen.errors import RequestError
 
 REQUIRED = object()
 """Default of a key that must be there."""
+BARRED = object()
+"""Default of a key that must not be there."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 
 
@@ -30,6 +32,10 @@ class Key:
     """Whether an object with such a value as its "content" may stand there, too; of a list, one of named values."""
     length: tuple[int, int] | None = None
     """Least and most values of a list; None: a single value."""
+    pointed: bool = False
+    """Whether a number must have a decimal point, because the class takes no whole number there."""
+    named: bool = False
+    """Whether the values must have names, as in an object, and not stand in a list."""
 
     def fits(self, value: Any) -> bool:
         """Whether a value from JSON may stand there."""
@@ -38,14 +44,16 @@ class Key:
         if self.length is None:
             return self._fits_one(value)
         least, most = self.length
-        if self.may_be_object and isinstance(value, dict):
+        if (self.may_be_object or self.named) and isinstance(value, dict):
             value = list(value.values())
+        elif self.named:
+            return False
         return isinstance(value, list) and least <= len(value) <= most and all(map(self._fits_one, value))
 
     def _fits_one(self, value: Any) -> bool:
         if self.may_be_object and isinstance(value, dict):
             value = value.get("content")
-        kinds = (int, float) if self.kind is float else (self.kind,)
+        kinds = (int, float) if self.kind is float and not self.pointed else (self.kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             return False
         if isinstance(value, int | float) and self.kind is not bool and not self.low <= value <= self.high:
@@ -54,14 +62,17 @@ class Key:
 
     def __str__(self) -> str:
         """What may stand there, in words: "a whole number from 1 to 512"."""
+        if self.default is BARRED:
+            return "left out, as it must be"
         if self.legal:
             what = " or ".join(_shown(value) for value in self.legal)
         else:
             limits = f" from {self.low:.12g} to {self.high:.12g}" if self.kind in (int, float) else ""
-            what = WORDS[self.kind] + limits
+            what = WORDS[self.kind] + limits + (", with a decimal point" if self.pointed else "")
         if self.length is not None:
             least, most = self.length
-            what = f"a list of {least if least == most else f'{least} to {most}'} values, each {what}"
+            kind = "an object" if self.named else "a list"
+            what = f"{kind} of {least if least == most else f'{least} to {most}'} values, each {what}"
         return what + (" or null" if self.may_be_null and self.kind is not type(None) else "")
 
 
@@ -73,6 +84,11 @@ def whole(low: int, high: int, default: Any = REQUIRED, null: bool = False) -> K
 def number(low: float, high: float, default: Any = REQUIRED, null: bool = False) -> Key:
     """A number from `low` to `high`."""
     return Key(float, low, high, default, null)
+
+
+def pointed(low: float, high: float, default: Any) -> Key:
+    """A number from `low` to `high` that is written with a decimal point."""
+    return Key(float, low, high, default, pointed=True)
 
 
 def switch(default: Any = REQUIRED, null: bool = False) -> Key:
@@ -93,6 +109,11 @@ def only(*legal: Any, default: Any = REQUIRED, null: bool = False) -> Key:
 def absent() -> Key:
     """A key that must be null or absent, because nothing here does what it asks for."""
     return Key(type(None), default=None, may_be_null=True)
+
+
+def barred() -> Key:
+    """A key that must be absent, because the class would take it in the place of a function of its own."""
+    return Key(type(None), default=BARRED)
 
 
 def listed(one: Key, least: int, most: int, default: Any = REQUIRED, null: bool = False) -> Key:
@@ -121,6 +142,8 @@ def checked(content: Mapping[str, Any], table: Table, file: str, path: Path, pla
     for name, key in table.items():
         value = found.get(name)
         if isinstance(key, Key):
+            if name not in found and key.default is BARRED:
+                continue
             if name not in found and key.default is not REQUIRED:
                 found[name] = key.default
             elif name not in found or not key.fits(value):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hybridgen.models.files import Config, Folder
-from hybridgen.models.keys import Key, Maybe, Table, absent, listed, number, only, switch, text, whole
+from hybridgen.models.keys import Key, Maybe, Table, absent, barred, listed, number, only, pointed, switch, text, whole
 from hybridgen.models.shapes import Tensors
 
 
@@ -46,9 +46,29 @@ LAYERS = whole(1, 512)
 HEADS = whole(1, 1024)
 VOCABULARY = whole(1, 2**24)
 EPSILON = number(0, 1, 1e-6)
+NORM_EPSILON = pointed(0, 1, 1e-6)
 TOKEN_ID = whole(-(2**31), 2**31, None, null=True)
 VISION_ID = whole(0, 2**31, None)
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "gelu_pytorch_tanh")
+
+FUNCTIONS = (
+    "attribute_map convert_rope_params_to_dict default_config_fields dict_dtype_to_str from_dict from_json_file "
+    "from_pretrained get_config_dict get_mtp_config get_text_config is_custom_code is_heterogeneous is_remote_code "
+    "nested_rope_parameter_keys per_layer_attributes push_to_hub register_for_auto_class save_pretrained "
+    "standardize_rope_params sub_configs to_dict to_diff_dict to_json_file to_json_string update update_from_string "
+    "use_return_dict validate validate_architecture validate_layer_type validate_output_attentions validate_rope "
+    "validate_token_ids _check_received_keys _decode_special_floats _dict_from_json_file _encode_special_floats "
+    "_get_config_dict _get_files_timestamps _get_generation_parameters _getattr_without_heterogeneous_validation "
+    "_hasattr_without_heterogeneous_validation _iter_config_keys_with_heterogeneous_adjustment "
+    "_remove_keys_not_serialized _update_heterogeneous_to_dict_output _upload_modified_files "
+    "_validate_axial_rope_parameters _validate_default_rope_parameters _validate_dynamic_rope_parameters "
+    "_validate_linear_rope_parameters _validate_llama3_rope_parameters _validate_longrope_rope_parameters "
+    "_validate_proportional_rope_parameters _validate_yarn_rope_parameters"
+).split()
+"""What configurations of transformers do themselves, which a key of the same name would replace."""
+PLANS = tuple(f"base_model_{kind}_plan" for kind in ("tp", "ep", "pp", "fsdp"))
+OWN: Table = {**dict.fromkeys(FUNCTIONS, barred()), **dict.fromkeys((*PLANS, "per_layer_config"), absent())}
+"""Keys that no configuration of transformers may have, nor one that is held by another."""
 
 DTYPE = only("float32", "float16", "bfloat16", "float64", default=None, null=True)
 COMMON: Table = {
@@ -65,14 +85,15 @@ COMMON: Table = {
     "architectures": listed(Key(str), 0, 100, None, null=True),
     "transformers_version": text(),
     "num_labels": whole(0, 2**20, 2),
-    "id2label": Key(str, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
-    "label2id": Key(int, default=None, may_be_null=True, may_be_object=True, length=(0, 2**20)),
-    **dict.fromkeys(("problem_type", "attribute_map", "sub_configs", "experts_implementation"), absent()),
-    **dict.fromkeys(("base_model_tp_plan", "layer_types", "rope_parameters", "rope_scaling"), absent()),
+    "id2label": Key(str, default=None, may_be_null=True, named=True, length=(0, 2**20)),
+    "label2id": Key(int, default=None, may_be_null=True, named=True, length=(0, 2**20)),
+    **OWN,
+    **dict.fromkeys(("problem_type", "experts_implementation", "_experts_implementation"), absent()),
+    **dict.fromkeys(("layer_types", "rope_parameters", "rope_scaling"), absent()),
     "attention_dropout": number(0, 1, 0.0, null=True),
     "use_cache": switch(True),
-    "initializer_range": number(0, 1e6, 0.02),
-    "initializer_factor": number(0, 1e6, 1.0),
+    "initializer_range": pointed(0, 1e6, 0.02),
+    "initializer_factor": pointed(0, 1e6, 1.0),
 }
 """Keys of every configuration of transformers."""
 
@@ -86,7 +107,7 @@ T5_KEYS: Table = {
     "vocab_size": VOCABULARY,
     "relative_attention_num_buckets": whole(1, 2**16, 32),
     "relative_attention_max_distance": whole(1, 2**20, 128),
-    "layer_norm_epsilon": EPSILON,
+    "layer_norm_epsilon": NORM_EPSILON,
     "dropout_rate": number(0, 1, 0.1),
     "feed_forward_proj": only("relu", "gated-gelu", "gated-relu", "gated-silu", "gelu", default="relu"),
     "num_decoder_layers": whole(0, 512, None, null=True),
@@ -144,8 +165,9 @@ def rope(*kinds: str) -> Maybe:
 
 
 QWEN_TEXT: Table = {
+    **OWN,
     "model_type": text(),
-    "initializer_range": number(0, 1e6, 0.02),
+    "initializer_range": pointed(0, 1e6, 0.02),
     "attention_dropout": number(0, 1, 0.0, null=True),
     "use_cache": switch(True),
     "max_window_layers": whole(0, 2**24, None, null=True),
@@ -159,15 +181,16 @@ QWEN_TEXT: Table = {
     "num_key_value_heads": HEADS,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": whole(1, 2**24, 32768),
-    "rms_norm_eps": EPSILON,
+    "rms_norm_eps": NORM_EPSILON,
     "hidden_act": only("silu", default="silu"),
     "use_sliding_window": switch(False),
     "sliding_window": whole(1, 2**24, None, null=True),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), TOKEN_ID),
 }
 QWEN_VISION: Table = {
+    **OWN,
     "model_type": text(),
-    "initializer_range": number(0, 1e6, 0.02),
+    "initializer_range": pointed(0, 1e6, 0.02),
     "tokens_per_second": whole(1, 2**16, 4),
     "rope_parameters": rope("default", "axial"),
     "depth": whole(1, 512, 32),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hybridgen.models.keys import absent, listed, number, only, switch, whole
+from hybridgen.models.files import Config, Folder
+from hybridgen.models.keys import absent, listed, number, only, pointed, switch, whole
 from hybridgen.models.parts import ACTIVATIONS, COMMON, HEADS, LAYERS, WIDTH, Part
 from hybridgen.models.shapes import Tensors
 
@@ -29,6 +30,13 @@ def clip_shapes(config: Mapping[str, Any]) -> Tensors:
     return found
 
 
+def check_heads(folder: Folder, component: str, config: Config, _: str) -> None:
+    """Raise RequestError (unreadable-model) for heads that do not divide the width."""
+    if config["hidden_size"] % config["num_attention_heads"]:
+        heads = f"num_attention_heads {config['num_attention_heads']}"
+        raise folder.refused(f"{component}: {heads} does not divide hidden_size {config['hidden_size']}")
+
+
 CLIP = Part(
     "transformers",
     ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
@@ -42,13 +50,14 @@ CLIP = Part(
         "patch_size": whole(1, 1024),
         "num_channels": whole(1, 64, 3),
         "projection_dim": whole(1, 2**17, 512),
-        "layer_norm_eps": number(0, 1, 1e-5),
+        "layer_norm_eps": pointed(0, 1, 1e-5),
         "hidden_act": only(*ACTIVATIONS, default="quick_gelu"),
         "model_type": only("clip_vision_model", "clip", default="clip_vision_model"),
     },
     shapes=clip_shapes,
     also=("visual_projection.",),
     renamed={"vision_model.": ""},
+    look=check_heads,
 )
 CLIP_PICTURES = Part(
     "transformers",

@@ -25,7 +25,8 @@ KEYS: Table = {
     "extra_special_tokens": replace(TOKEN, length=(0, 100_000)),
     "model_max_length": number(1, 1e31, 1e30, null=True),
     "tokenizer_class": text(),
-    "added_tokens_decoder": Key(str, default=None, may_be_object=True, length=(0, 1_000_000)),
+    "added_tokens_decoder": Key(str, default=None, may_be_object=True, named=True, length=(0, 1_000_000)),
+    "tokenizer_object": absent(),
     "model_input_names": Key(str, default=None, length=(0, 100)),
     "init_inputs": Key(str, default=None, length=(0, 100)),
     "model_specific_special_tokens": absent(),
@@ -64,6 +65,11 @@ def look_at(folder: Folder, component: str, config: Config, kind: str, needs: Se
         if words is not None and token not in words:
             what = f"its {need} {ascii(token)[:40]}" if need in NAMED else ascii(token)
             raise folder.refused(f"{component}: {what} is not in its vocabulary")
+    template = config.get("chat_template")
+    if isinstance(template, list) and not all(
+        isinstance(one, dict) and {"name", "template"} <= one.keys() for one in template
+    ):
+        raise folder.refused(f"{component} has a list of chat templates without their names")
     if content is not None:
         _fill_in(folder, component, _template(folder, component, config), content, named)
 

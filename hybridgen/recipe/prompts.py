@@ -51,7 +51,7 @@ def read(name: str) -> list[Line]:
     A line with a fault comes with it, so that it alone is refused. Raises RequestError (prompts-file) for a file that
     cannot be read or has no clip.
     """
-    text = _text(name)
+    text = read_text(name, MOST_BYTES, RULE, "prompts", name)
     ending = Path(name).suffix.lower() if name != "-" else ".jsonl" if text.lstrip()[:1] == "{" else ".txt"
     readers = {".txt": _plain, ".csv": _table, ".jsonl": _objects}
     if ending not in readers:
@@ -68,20 +68,23 @@ def _refused(name: str, problem: str, nearest: str = "") -> RequestError:
     return RequestError(RULE, "prompts", name, problem, nearest)
 
 
-def _text(name: str) -> str:
-    """The text of the file. Raises RequestError."""
+def read_text(name: str, most: int, rule: str, flag: str, value: str, near: str = "") -> str:
+    """The text of a file, or of stdin for "-", of at most so many bytes.
+
+    rule, flag, value: those of the error, which proposes `near`. Raises RequestError.
+    """
     try:
         if name == "-":
-            found = sys.stdin.buffer.read(MOST_BYTES + 1) if sys.stdin is not None else b""
+            found = sys.stdin.buffer.read(most + 1) if sys.stdin is not None else b""
         else:
-            found = read_bytes(Path(name), MOST_BYTES + 1)
-        if len(found) > MOST_BYTES:
-            raise _refused(name, f"has more than {MOST_BYTES:,} bytes", "several files")
+            found = read_bytes(Path(name), most + 1)
+        if len(found) > most:
+            raise RequestError(rule, flag, value, f"has more than {most:,} bytes", near)
         return found.decode("utf-8-sig")
     except OSError as error:
-        raise _refused(name, f"cannot be read: {error.strerror}") from error
+        raise RequestError(rule, flag, value, f"cannot be read: {error.strerror}", near) from error
     except UnicodeDecodeError as error:
-        raise _refused(name, "is not text in UTF-8") from error
+        raise RequestError(rule, flag, value, "is not text in UTF-8", near) from error
 
 
 def _plain(name: str, text: str) -> Iterator[Line]:

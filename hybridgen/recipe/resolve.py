@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from hybridgen.errors import Change, RequestError, did_you_mean
@@ -37,10 +38,8 @@ def resolve(recipe: Recipe, gpus: int | None = None, video_frames: int | None = 
     `gpus` is the number of ranks asked for (--gpus), if any; `video_frames` as for clip_of(). Raises RequestError.
     """
     plan = unchecked(recipe, video_frames)
-    try:
+    with in_given_words(recipe.parallel):
         check(plan, gpus)
-    except RequestError as error:
-        raise as_given(error, recipe.parallel) from error
     return plan
 
 
@@ -61,7 +60,7 @@ def faults(recipe: Recipe, video_frames: int | None = None) -> tuple[list[Reques
     while True:
         try:
             plan = unchecked(recipe, video_frames)
-            return [*found, *broken(plan)], plan
+            return [*found, *(as_given(one, recipe.parallel) for one in broken(plan))], plan
         except RequestError as error:
             found.append(error)
             section, *name = keys_of(error.flag) or ("model",)
@@ -166,6 +165,15 @@ def given_degrees(parallel: Parallel) -> dict[str, Value]:
     return given
 
 
+@contextmanager
+def in_given_words(parallel: Parallel) -> Iterator[None]:
+    """A block whose RequestErrors name the flags that the user wrote."""
+    try:
+        yield
+    except RequestError as error:
+        raise as_given(error, parallel) from error
+
+
 def as_given(error: RequestError, parallel: Parallel) -> RequestError:
     """The error of a degree that was given by a shorthand, in the shorthand's words: --usp 3x3, not --ulysses 3."""
     for shorthand in registry.SHORTHANDS:
@@ -173,12 +181,17 @@ def as_given(error: RequestError, parallel: Parallel) -> RequestError:
             continue
         given = {name: str(value) for name, value in shorthand.parse(text).items()}
         tries = [one if isinstance(one, str) else _shortened(one, given, shorthand.name) for one in error.tries]
-        error = error.changed(tries=tries)
-        if error.flag in given and not isinstance(error.nearest, str):
-            near = [_shortened({error.flag: str(value)}, given, shorthand.name) for value in error.nearest]
+        problem, near = error.problem, error.nearest
+        flags = [f"--{name} {value}" for name, value in given.items()]
+        for words in (" ".join(flags), *flags):
+            problem = problem.replace(words, f"--{shorthand.name} {text}")
+            near = near.replace(words, f"--{shorthand.name} {text}") if isinstance(near, str) else near
+        error = error.changed(tries=tries, problem=problem, nearest=near)
+        if error.flag in given:
+            if not isinstance(near, str):
+                near = [_shortened({error.flag: str(value)}, given, shorthand.name)[shorthand.name] for value in near]
             problem = f"its {error.flag} {error.value} {error.problem}"
-            values = [str(one[shorthand.name]) for one in near]
-            error = error.changed(flag=shorthand.name, value=text, problem=problem, nearest=values)
+            error = error.changed(flag=shorthand.name, value=text, problem=problem, nearest=near)
     return error
 
 

@@ -131,6 +131,13 @@ def test_a_tokenizer_has_no_more_words_than_the_text_encoder(
         ("dtype", "float7"),
         ("attn_implementation", "fast"),
         ("attribute_map", 3),
+        ("attribute_map", None),
+        ("sub_configs", None),
+        ("to_dict", None),
+        ("base_model_pp_plan", 3),
+        ("id2label", []),
+        ("layer_norm_epsilon", 0),
+        ("initializer_factor", 1),
         ("num_hidden_layers", 1),
         ("layer_types", []),
     ],
@@ -138,6 +145,16 @@ def test_a_tokenizer_has_no_more_words_than_the_text_encoder(
 def test_rare_keys_of_a_text_encoder_are_looked_at(key: str, value: Any, tmp_path: Path) -> None:
     stored.change_json(stored.demo(tmp_path) / "text_encoder/config.json", **{key: value})
     with pytest.raises(RequestError, match=f"text_encoder/config.json: {key} is"):
+        from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("added_tokens_decoder", []), ("tokenizer_object", {}), ("chat_template", [None]), ("chat_template", [{}])],
+)
+def test_rare_keys_of_a_tokenizer_are_looked_at(key: str, value: Any, tmp_path: Path) -> None:
+    stored.change_json(stored.demo(tmp_path) / "tokenizer/tokenizer_config.json", **{key: value})
+    with pytest.raises(RequestError, match="tokenizer"):
         from_folder(tmp_path)
 
 

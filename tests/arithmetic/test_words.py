@@ -93,7 +93,7 @@ def test_what_others_wrote_is_no_command_of_a_runner(
 def test_a_prompt_is_read_from_a_file_or_stdin(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "prompt.txt").write_text("a red circle\n")
+    (tmp_path / "prompt.txt").write_text("a red circle\n", encoding="utf-8-sig")  # as Windows' editor writes it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("größer\n".encode())))
     assert call(["run", "--model", "demo", "-p", "-", "--steps", "0", "--device", "cpu"]) == 2
@@ -132,6 +132,36 @@ def test_a_suggestion_leads_to_no_other_refusal(
     kept = shlex.split(flags)[:2] if "--recipe" in flags else []
     assert {*kept, *tried.split()} == {*shlex.split(suggested[0])} - {"run", "--dry-run"}
     assert all(call(shlex.split(one)) == 0 for one in suggested)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run --usp 2x2 --attn2d 2x1", "--usp 2x2: its ring 2 excludes --attn2d 2x1; nearest: --usp 2x2 alone,"),
+        ("plan --usp 2x2 --attn2d 2x1", "--usp 2x2: its ring 2 excludes --attn2d 2x1; nearest: cfg2"),
+        ("plan --usp 3x3 --gpus 9", "--usp 3x3: its ulysses 3 does not divide"),
+        ("plan --usp 2x2 --gpus 6", "no legal plan has 6 GPUs with --usp 2x2; nearest: ulysses2 ring3"),
+        ("run --recipe r.yaml", "--usp 2x2: its ring 2 excludes --attn2d 2x1"),
+        ("run --recipe r.yaml", "  help: --usp 2x2 is from r.yaml"),
+        ("run --recipe wan22-t2v-720p-8gpu --guidance 1", "  help: --cfg 2 is from wan22-t2v-720p-8gpu"),
+        ("recipes check r.yaml", "r.yaml:3:12: ring-attn2d: parallel.usp 2x2: its ring 2 excludes"),
+    ],
+)
+def test_an_error_names_what_the_user_wrote(
+    words: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("schema: 1\nlicense: CC0-1.0\nparallel: {usp: 2x2, attn2d: 2x1}\n")
+    assert call([*words.split(), *(["--dry-run"] if words.startswith("run") else [])]) != 0
+    said = capsys.readouterr()
+    first = (said.err + said.out).splitlines()[0]
+    assert says in (said.err + said.out) and "--ring 2" not in first and "--ulysses 3" not in first
+
+
+def test_the_origin_of_a_value_is_told_only_where_a_file_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("--cfg 2", "--set parallel.cfg=2"):
+        assert call(["run", "--recipe", "wan22-t2v-720p-8gpu", "--guidance", "1", *words.split(), "--dry-run"]) == 2
+        assert "is from" not in capsys.readouterr().err
 
 
 def test_a_flag_of_two_degrees_wins_over_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:

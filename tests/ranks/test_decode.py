@@ -123,7 +123,8 @@ def damaged(kind: str, latents: Path, path: Path) -> Path:
     data = latents.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
-    record = json.loads(header["__metadata__"]["record"])
+    metadata = header["__metadata__"]
+    record = json.loads(metadata["record"])
     if kind == "text":
         data = b"no latents"
     elif kind == "empty":
@@ -136,15 +137,16 @@ def damaged(kind: str, latents: Path, path: Path) -> Path:
         save_file(load_file(latents), path)
         return path
     else:
-        record["request"] |= {"key": {"other": 1}, "type": {"frames": "9"}, "size": {"size": "80x48"}}[kind]
-        metadata = header["__metadata__"] | {"record": json.dumps(record)}
-        save_file(load_file(latents), path, metadata)
+        changes = {"key": {"other": 1}, "type": {"frames": "9"}, "size": {"size": "80x48"}}
+        record["request"] |= changes.get(kind, {})
+        kept = {key: value for key, value in metadata.items() if key != kind}
+        save_file(load_file(latents), path, kept | {"record": json.dumps(record)})
         return path
     path.write_bytes(data)
     return path
 
 
-@pytest.mark.parametrize("kind", ["text", "empty", "cut", "length", "no record", "key", "type", "size"])
+@pytest.mark.parametrize("kind", ["text", "empty", "cut", "length", "no record", "key", "type", "size", "model"])
 def test_a_file_that_is_none_is_refused(kind: str, kept: Path, tmp_path: Path) -> None:
     path = damaged(kind, kept / "clip.latents.safetensors", tmp_path / "a.safetensors")
     with pytest.raises(RequestError) as refusal:

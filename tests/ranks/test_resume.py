@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from hybridgen.api.clips import ManyScreen, Wanted
 from hybridgen.api.many import run_many
@@ -81,8 +81,16 @@ def test_a_damaged_state_and_a_pipeline_are_refused(tmp_path: Path) -> None:
     with Engine(model="tiny:wan2.2-t2v", start_method="fork") as engine:
         outputs = Outputs(tmp_path / "clip.mp4", resume=True)
         assert engine.job(ASKED, outputs).done == 0  # there is none
-        for content in (b"", b"\x08" + bytes(7) + b"{}      ", os.urandom(999)):
-            (tmp_path / "clip.state.safetensors").write_bytes(content)
+        state = tmp_path / "clip.state.safetensors"
+        about = {
+            "steps_done": "2",
+            "scheduler": "{}",
+            "request": json.dumps(asdict(engine.job(ASKED, outputs).request())),
+        }
+        wrong = [{"steps_done": "0"}, {"steps_done": "99"}, {"steps_done": "x"}, {"scheduler": "["}, {"scheduler": "3"}]
+        damaged = [save({"latents": np.zeros(1)}, about | one) for one in wrong] + [save({"x": np.zeros(1)}, about)]
+        for content in (b"", b"\x08" + bytes(7) + b"{}      ", os.urandom(999), *damaged):
+            state.write_bytes(content)
             with pytest.raises(RequestError, match="is not the state of a clip"):
                 engine.job(ASKED, outputs)
     staged = Engine(model="tiny:wan2.2-t2v", pipefusion=2, start_method="fork")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import struct
@@ -16,7 +17,7 @@ from hybridgen.models import catalogue
 from hybridgen.models.checkpoint import from_folder
 from hybridgen.models.files import Folder
 from hybridgen.models.keys import checked
-from hybridgen.models.parts import Part
+from hybridgen.models.parts import FUNCTIONS, Part
 from hybridgen.models.registry import BY_PIPELINE, KINDS
 from hybridgen.models.tiny.build import components
 from tests.support import stored
@@ -105,6 +106,18 @@ def full_size(folder: Path, name: str) -> Path:
         assert part.shapes is not None
         sparse(folder / component, dict(part.shapes(config)), 12)
     return folder
+
+
+def test_keys_that_would_replace_what_a_configuration_does_are_those_of_the_class() -> None:
+    from transformers import PreTrainedConfig
+
+    def is_own(found: Any) -> bool:
+        fixed = isinstance(found, property) and found.fset is None
+        return fixed or callable(found) or isinstance(found, classmethod | staticmethod)
+
+    names = [name for name in dir(PreTrainedConfig) if not name.startswith("__")]
+    own = {name for name in names if is_own(inspect.getattr_static(PreTrainedConfig, name))}
+    assert own | {"attribute_map"} == {*FUNCTIONS}
 
 
 @pytest.mark.parametrize("name", ["wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"])
