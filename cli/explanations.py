@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hybridgen import interop
 from hybridgen.api import many, session
-from hybridgen.distributed import files, processes, watch
+from hybridgen.distributed import claims, files, processes, watch
 from hybridgen.engine import environment, inputs, kept, machine, manifest, outputs, prepare, record, resume, tickets
 from hybridgen.models import catalogue, checkpoint, guardrail, look
 from hybridgen.plan import kernels, settings
@@ -81,6 +81,7 @@ def rules() -> dict[str, str]:
         sorted(
             {
                 **OTHERS,
+                **claims.RULES,
                 **files.RULES,
                 **outputs.RULES,
                 **processes.RULES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -74,7 +75,7 @@ OF_THIS_MACHINE = ("device", "gpus-present", "model-unavailable")
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 ran and failed, 2 cannot be, 130 Ctrl-C, 143 SIGTERM."""
+    """Entry point. Exit codes: 0 done, 1 ran and failed, 2 cannot be, 130 Ctrl-C, 141 nobody reads, 143 SIGTERM."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
@@ -109,8 +110,8 @@ def call(arguments: list[str]) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            text.say(f"error[system]: {error}")
+            return 128 + signal.SIGPIPE
+        text.say(f"error[system]: {error}")
         return 1
 
 

@@ -147,6 +147,8 @@ class _Many:
 
     def run(self, wanted: list[Wanted]) -> Summary:
         """Make every clip that is not there."""
+        if not self.options.dry_run:
+            self.manifest.begin()
         self.found, began = Summary(len(wanted)), time.monotonic()
         for one in wanted:
             self._start(one)

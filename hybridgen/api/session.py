@@ -153,7 +153,7 @@ class Engine:
         plan = resolve(recipe, None, inputs.video_frames)
         recipe = with_seed(recipe)
         job = make_job(recipe, plan, outputs, inputs, self.quiet)
-        for remark in remarks(recipe, plan):
+        for remark in (*remarks(recipe, plan), *inputs.doubts):
             warnings.warn(remark, stacklevel=3)
         self.setup = self.setup or job.setup
         assert job.setup == self.setup, "a clip changes nothing that its engine's ranks hold"

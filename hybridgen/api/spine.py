@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hybridgen.distributed.files import written_whole
-from hybridgen.distributed.lookout import Lookout
+from hybridgen.distributed.files import part_of, take_free_name
+from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.engine import environment, record
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job
 from hybridgen.engine.machine import Choice, choose, crowded, device_name, hardware_unused
 from hybridgen.engine.options import DecodeOptions, Engine, Limits, RunOptions, limits_of
-from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.outputs import Outputs, default_name, endings, owned
 from hybridgen.engine.prepare import has_prompt, look, make_job, with_seed
 from hybridgen.engine.remarks import remarks
 from hybridgen.engine.report import Report
@@ -67,16 +68,31 @@ def run(
         engine = _engine(options.engine)
         if options.dry_run or not has_prompt(recipe.request):
             device = "cpu" if recipe.runtime.device == "cpu" else None  # a GPU's name is asked for by torch
-            screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device))
+            screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device, inputs))
         if options.dry_run:
             return None
         recipe = with_seed(recipe)
-        job = engine.make_job(recipe, plan, options.outputs, inputs, options.quiet)
-        screen.ready(recipe, job, _warnings(recipe, plan, engine, job.device))
-        report = engine.launch(job, start_method, limits, early)
-    if options.report is not None and environment.is_reporter():
-        _write_report(options.report, report)
+        with _owned(options.outputs, recipe, plan) as outputs:
+            job = engine.make_job(recipe, plan, outputs, inputs, options.quiet)
+            screen.ready(recipe, job, _warnings(recipe, plan, engine, job.device, inputs))
+            report = engine.launch(job, start_method, limits, early)
+            _write_report(outputs, report)
     return report
+
+
+@contextmanager
+def _owned(outputs: Outputs, recipe: Recipe, plan: Plan) -> Iterator[Outputs]:
+    """A block in which this run alone writes its files, with the name of the clip. Only rank 0 writes.
+
+    Raises RequestError (output-busy).
+    """
+    if not environment.is_reporter():
+        yield outputs
+        return
+    request = recipe.request
+    video = outputs.video or default_name(request.prompt or "", request.seed or 0, endings(plan.clip.frames)[0])
+    with owned(outputs, video):
+        yield replace(outputs, video=video)
 
 
 def decode(options: DecodeOptions, start_method: str | None = None) -> Report:
@@ -89,21 +105,34 @@ def decode(options: DecodeOptions, start_method: str | None = None) -> Report:
 
     limits = limits_of(options)
     with Lookout(environment.joined_rank()) as early:
-        there = environment.is_reporter() or options.file.exists()
-        report = launch.launch(decode_job(options) if there else None, start_method, limits, early)
-    if options.report is not None and environment.is_reporter():
-        _write_report(options.report, report)
+        if not environment.is_reporter():
+            return launch.launch(decode_job(options) if options.file.exists() else None, start_method, limits, early)
+        job = decode_job(options)
+        outputs = Outputs(job.output, None, options.report, options.preview, options.overwrite)
+        with owned(outputs, job.output):
+            report = launch.launch(job, start_method, limits, early)
+            _write_report(outputs, report)
     return report
 
 
-def _write_report(path: Path, report: Report) -> None:
-    """Write the report, whole. Raises RunFailed (report), which names the clip: it is complete."""
+def _write_report(outputs: Outputs, report: Report) -> None:
+    """Write the report on rank 0, whole, if it is asked for; under the next name where its own is taken meanwhile.
+
+    Raises RunFailed (report), which names the clip: it is complete.
+    """
+    path = outputs.report
+    if path is None or not environment.is_reporter():
+        return
+    part = part_of(path, os.getpid())
     try:
-        with written_whole(path) as part:
-            part.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
+        written = take_free_name(part, path, outputs.overwrite)
     except OSError as error:
+        part.unlink(missing_ok=True)
         problem = f"--report {path}: cannot be written ({error.strerror})"
         raise RunFailed("report", problem, (f"the clip is complete: {report.output}",)) from error
+    if written != path:
+        say(f"warning: {path} was made by another run meanwhile: the report is {written}")
 
 
 def composed(options: RunOptions, fields: dict[str, Any]) -> Recipe:
@@ -186,8 +215,10 @@ def _launch(job: Job, start_method: str | None, limits: Limits, early: Lookout) 
     return launch.launch(job, start_method, limits, early)
 
 
-def _warnings(recipe: Recipe, plan: Plan, engine: _Runner, device: str | None) -> list[str]:
-    """Warnings before a job starts: other hardware than the recipe's, crowded cores, the engine's own.
+def _warnings(
+    recipe: Recipe, plan: Plan, engine: _Runner, device: str | None, inputs: Conditioning = Conditioning()
+) -> list[str]:
+    """Warnings before a job starts: other hardware than the recipe's, crowded cores, files, the engine's own.
 
     device: None where it is not known, because nothing starts; what a machine must be asked for is left out.
     """
@@ -196,6 +227,7 @@ def _warnings(recipe: Recipe, plan: Plan, engine: _Runner, device: str | None) -
         mismatch(recipe, device_name(device), world) if device is not None else None,
         crowded(world) if device == "cpu" else None,
         *remarks(recipe, plan),
+        *inputs.doubts,
         *engine.warnings(recipe, plan),
     ]
     return [warning for warning in found if warning]

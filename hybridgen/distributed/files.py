@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,11 +81,11 @@ def take_free_name(part: Path, path: Path, overwrite: bool = False) -> Path:
             return free
 
 
-def free_name(path: Path, ending: str = "") -> Path:
-    """The path, or the first with a counter before its ending that does not exist."""
+def free_name(path: Path, ending: str = "", is_taken: Callable[[Path], bool] = lambda path: False) -> Path:
+    """The path, or the first with a counter before its ending that does not exist and is not taken."""
     ending = ending or path.suffix
     stem, count, free = path.name.removesuffix(ending), 1, path
-    while free.exists() or free.is_symlink():
+    while free.exists() or free.is_symlink() or is_taken(free):
         count += 1
         free = path.with_name(f"{stem}-{count}{ending}")
     return free

@@ -24,7 +24,7 @@ RULES = {
     "It is read as 8-bit sRGB, so what that cannot show is refused.",
     "video": "A video is a regular file that ffmpeg reads: mp4, mov, mkv, webm, avi and others. Its frames are "
     "taken as they are stored; its frame rate changes nothing. Damaged videos are refused, and those that players show "
-    "otherwise than they are stored: HDR, interlaced, or with pixels that are not square.",
+    "otherwise than they are stored: HDR, interlaced (two moments in a frame), or with pixels that are not square.",
 }
 
 
@@ -39,6 +39,8 @@ class Conditioning:
     """Conditioning images in RGB, the first frame before the last; or the last frames of the video, in its order."""
     video_frames: int | None = None
     """Frames of the whole video, or as many as were counted."""
+    doubts: tuple[str, ...] = ()
+    """Warnings about the files."""
 
     @property
     def files(self) -> list[Path]:
@@ -113,7 +115,7 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
             "video", "video", name, "is an image", "a video, or --image with it", [{"image": name, "video": None}]
         )
     try:
-        frames, count = last_frames(path, facts.video_frames or clip.frames)
+        frames, count, doubt = last_frames(path, facts.video_frames or clip.frames)
     except (OSError, ValueError) as error:
         near = "mp4, mov, mkv, webm or avi" if str(error) == NO_VIDEO else ""
         raise RequestError("video", "video", name, str(error), near, []) from error
@@ -127,7 +129,8 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
         nearest = f"--frames {near}, or a shorter video"
         raise RequestError("video-frames", "video", name, problem, nearest, [{"frames": near}])
     images = tuple(Image.fromarray(frame) for frame in frames[:encoded])
-    return Conditioning(video=path, images=images, video_frames=count)
+    doubts = (f"--video {name}: {doubt}",) if doubt else ()
+    return Conditioning(video=path, images=images, video_frames=count, doubts=doubts)
 
 
 def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hybridgen.distributed.claims import claim
 from hybridgen.distributed.files import check_folder, read_bytes, written_whole
 from hybridgen.engine import record
 from hybridgen.errors import RequestError
@@ -41,6 +43,11 @@ class Manifest:
             raise RequestError(RULE, "manifest", path, f"cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RequestError(RULE, "manifest", path, "is no manifest of a job", "another name") from error
+
+    def begin(self) -> None:
+        """Claim the file until this process ends, and read what another job wrote until now. Raises RequestError."""
+        weakref.finalize(self, claim("manifest", self.path).release)
+        self.entries = self.at(self.path).entries
 
     def note(self, number: int, **entry: Any) -> None:
         """Note what became of a clip, and write the file. Raises OSError."""

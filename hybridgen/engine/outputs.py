@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridgen.distributed.claims import claimed, is_busy
 from hybridgen.distributed.files import check_folder, free_name, may_write
+from hybridgen.engine.resume import STATE
 from hybridgen.errors import RequestError
 
 ENDINGS = {"out": (".mp4",), "latents": (".safetensors",), "report": (".json",), "preview": (".png",)}
@@ -50,8 +52,17 @@ def slug(prompt: str) -> str:
 
 
 def default_name(prompt: str, seed: int, ending: str = ".mp4") -> Path:
-    """A file name from prompt and seed, with a counter if it is taken."""
-    return free_name(Path(f"{slug(prompt)}-s{seed}{ending}"), ending)
+    """A file name from prompt and seed, with a counter if it is taken, or another run is about to take it."""
+    return free_name(Path(f"{slug(prompt)}-s{seed}{ending}"), ending, is_busy)
+
+
+@contextmanager
+def owned(outputs: Outputs, video: Path) -> Iterator[None]:
+    """A block in which this run alone writes these files. Raises RequestError (output-busy)."""
+    files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
+    state = video.with_suffix(STATE) if outputs.keep_every or outputs.resume else None
+    with claimed({**files, "resume" if outputs.resume else "checkpoint-every": state}):
+        yield
 
 
 def check_outputs(

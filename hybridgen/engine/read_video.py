@@ -34,9 +34,16 @@ NO_VIDEO = "cannot be read as a video"
 UNFIT = {
     r"\b(smpte2084|arib-std-b67)\b": "is HDR, which would be read with wrong colours; convert it to SDR first",
     r"\bSAR (?!1:1\b)[1-9]\d*:": "has pixels that are not square; scale it to square ones first",
-    r"\b(top|bottom) (coded )?first\b": "is interlaced, so each frame shows two moments; deinterlace it first",
 }
 """What ffmpeg says of streams whose frames, as they are stored, are not the pictures that players show."""
+MARK = r"\b(top|bottom) (coded )?first\b"
+"""What it says of streams that are marked as interlaced, as many are whose frames are not."""
+INTERLACED = (
+    "is interlaced, so each frame shows two moments; deinterlace it first: ffmpeg -i IN -vf bwdif=mode=send_frame OUT"
+)
+MARKED = "is marked as interlaced; its frames show no combs and are taken as they are"
+LOOKED_AT, COMBED = 300, 0.05
+"""Frames of such a video that are looked at, and the share of combed ones from which it is taken for interlaced."""
 PAGE = 2**17
 """Bytes in which the last page of an Ogg file begins."""
 PIXELS = 2**26
@@ -52,6 +59,8 @@ class Length(NamedTuple):
 
     frames: int
     seconds: float
+    doubt: str = ""
+    """What is to be said of a video that is read all the same."""
 
 
 def length_of(path: Path) -> Length:
@@ -71,14 +80,31 @@ def length_of(path: Path) -> Length:
         raise ValueError(NO_VIDEO)
     if _is_cut_off(path) or re.search(r"^(\[.* @ .*\] )?\[error\] .*(partial file|ended prematurely)", told, re.M):
         raise ValueError("is cut off: its end is missing")
+    stream = "".join(re.findall(r"^\[info\] +(Stream #0:\d.*: Video: .*)$", told, re.M))
     for said_of_it, problem in UNFIT.items():
-        if re.search(rf"^\[info\] +Stream #0:\d.*: Video: .*{said_of_it}", told, re.M):
+        if re.search(said_of_it, stream):
             raise ValueError(problem)
-    return Length(int(frames[-1]), int(micros[-1]) / 1e6 if micros else 0.0)
+    marked = re.search(MARK, stream) is not None
+    if marked and _is_combed(path):
+        raise ValueError(INTERLACED)
+    return Length(int(frames[-1]), int(micros[-1]) / 1e6 if micros else 0.0, MARKED if marked else "")
 
 
-def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
-    """The last `keep` frames of a video, fewer if it has fewer, and how many it has, or COUNTED.
+def _is_combed(path: Path) -> bool:
+    """Whether frames show two moments each, as ffmpeg's idet finds them. Raises ValueError if it takes too long."""
+    words = ["-map", "0:V:0", "-frames:v", str(LOOKED_AT), "-vf", "idet", "-f", "null", "-"]
+    try:
+        command = _command(path, [], words, level="level+info")
+        done = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"takes more than {SECONDS:g} s to decode") from None
+    found = re.findall(r"Multi frame detection: TFF: *(\d+) BFF: *(\d+) Progressive: *(\d+)", done.stderr.decode())
+    top, bottom, progressive = map(int, found[-1]) if found else (0, 0, 0)
+    return top + bottom > COMBED * (top + bottom + progressive)
+
+
+def last_frames(path: Path, keep: int) -> tuple[list[Frame], int, str]:
+    """The last `keep` frames of a video, fewer if it has fewer; how many it has, or COUNTED; and what to warn of.
 
     Of a long video only the end is decoded. Raises ValueError as length_of() does, and where nothing can be decoded.
     """
@@ -92,7 +118,7 @@ def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
             except Damaged:
                 break
             if len(frames) == keep:
-                return list(frames), length.frames
+                return list(frames), length.frames, length.doubt
             window *= 4
     frames, count = deque[Frame](maxlen=keep), 0
     for frame in frames_of(path):
@@ -100,7 +126,7 @@ def last_frames(path: Path, keep: int) -> tuple[list[Frame], int]:
         count += 1
     if not count:
         raise ValueError(NO_VIDEO)
-    return list(frames), count
+    return list(frames), count, length.doubt
 
 
 def frames_of(path: Path, seek: Sequence[str] = ()) -> Iterator[Frame]:

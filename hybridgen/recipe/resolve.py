@@ -181,17 +181,17 @@ def as_given(error: RequestError, parallel: Parallel) -> RequestError:
             continue
         given = {name: str(value) for name, value in shorthand.parse(text).items()}
         tries = [one if isinstance(one, str) else _shortened(one, given, shorthand.name) for one in error.tries]
-        problem, near = error.problem, error.nearest
         flags = [f"--{name} {value}" for name, value in given.items()]
+        problem, near = error.problem, error.nearest
         for words in (" ".join(flags), *flags):
             problem = problem.replace(words, f"--{shorthand.name} {text}")
             near = near.replace(words, f"--{shorthand.name} {text}") if isinstance(near, str) else near
         error = error.changed(tries=tries, problem=problem, nearest=near)
         if error.flag in given:
-            if not isinstance(near, str):
-                near = [_shortened({error.flag: str(value)}, given, shorthand.name)[shorthand.name] for value in near]
-            problem = f"its {error.flag} {error.value} {error.problem}"
-            error = error.changed(flag=shorthand.name, value=text, problem=problem, nearest=near)
+            whole = [] if isinstance(near, str) else [{error.flag: str(value)} for value in near]
+            values = [str(_shortened(one, given, shorthand.name)[shorthand.name]) for one in whole]
+            problem = f"its {error.flag} {error.value} {problem}"
+            error = error.changed(flag=shorthand.name, value=text, problem=problem, nearest=values or near)
     return error
 
 
