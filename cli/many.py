@@ -39,11 +39,15 @@ class Lines(ManyScreen):
         self.quiet, self.is_dry = quiet, is_dry
         self.numbers: dict[str, int] = {}
         """Numbers of clips, by their files."""
+        self.has_replicas = False
+        """Whether clips are made side by side, so that ranks show nothing themselves."""
 
     def planned_many(self, engine: Engine, count: int, shard: tuple[int, int]) -> None:
+        self.has_replicas = engine.replicas > 1
         if not self.quiet:
             part = f", shard {shard[0]}/{shard[1]}" if shard[1] > 1 else ""
-            text.say(*draw.head(engine.plan), f"clips   {text.counted(count, 'clip')}{part}", "")
+            many = f" on {engine.replicas} replicas of these ranks" if engine.replicas > 1 else ""
+            text.say(*draw.head(engine.plan), f"clips   {text.counted(count, 'clip')}{many}{part}", "")
 
     def asked(self, wanted: Wanted, job: Job) -> None:
         self.numbers[str(job.output)] = wanted.number
@@ -52,11 +56,15 @@ class Lines(ManyScreen):
 
     def event(self, ticket: Ticket, event: Event) -> None:
         job = ticket.job
-        if event.kind == "begin" and not self.quiet:
-            text.say(
-                "",
-                f"clip {self.numbers[str(job.output)]}: {shorten(job.prompt, 60, placeholder=' ...')}, seed {job.seed}",
-            )
+        clip = f"clip {self.numbers[str(job.output)]}"
+        if event.kind == "lost":
+            text.say(f"warning: {event.text}; {clip} is made once more")
+        elif event.kind == "begin" and not self.quiet:
+            who = f" ({event.text})" if event.text else ""
+            said = f"{clip}{who}: {shorten(job.prompt, 60, placeholder=' ...')}, seed {job.seed}"
+            text.say(*([] if who else [""]), said)
+        elif event.kind == "note" and self.has_replicas and not self.quiet:
+            text.say(f"{clip}: {event.text}")
 
     def made(self, wanted: Wanted, report: Report) -> None:
         text.answer(str(report.output))

@@ -180,7 +180,7 @@ class Page:
         best = self.found.best.plan
         given = given_words(self.recipe, ("", "request", "runtime"), prompt=None, frames=best.clip.frames)
         inputs = report.input_flags(best, self.recipe.request)
-        return ["hybridgen", "run", *given, *report.run_flags(best), *inputs]
+        return ["hybridgen", "run", *given, *report.run_flags(best), *inputs, *fleet.replicas(self.found)]
 
     def _again(self) -> list[str]:
         """The command that shows this page again."""

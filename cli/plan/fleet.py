@@ -56,18 +56,29 @@ def _of_all(found: Recommendation, made: Output) -> list[str]:
     return paragraph("", words + ("" if made.total is None else f", {money(made.total)} in all"))
 
 
+def replicas(found: Recommendation) -> list[str]:
+    """Flags of the command that starts all copies, where one does: on one host."""
+    copies, width, hardware = found.best.copies, found.best.plan.world_size, found.ask.hardware
+    host = hardware.hosts[0] if hardware.hosts else hardware.per_node
+    if copies == 1 or found.ask.aim.objective is Objective.latency or copies * width > host:
+        return []
+    return ["--replicas", str(copies), "--count", str(found.ask.aim.clips or copies)]
+
+
 def start_lines(found: Recommendation) -> list[str]:
-    """How several copies are started: one by one, because no command starts all."""
+    """How several copies are started: by one command on one host, else one by one."""
     copies, width = found.best.copies, found.best.plan.world_size
     if copies == 1 or found.ask.aim.objective is Objective.latency:
         return []
+    if replicas(found):
+        return paragraph("", "with --prompts FILE instead of -p and --count for a list of prompts")
     first, second = (",".join(map(str, range(start, start + width))) for start in (0, width))
     alone = f"CUDA_VISIBLE_DEVICES={first}, then {second}" if 2 * width <= found.ask.hardware.per_node else ""
     each = f" ({alone} and so on)" if alone else ""
     words = f"once for each of the {copies} copies, on GPUs of its own{each}"
     if hosts_of(width, found.ask.hardware).number == 1:
         words += f"; for a list of clips with --prompts FILE --shard 1/{copies}, 2/{copies} and so on"
-    return paragraph("", f"{words}; one command for all of them is not supported yet")
+    return paragraph("", f"{words}; one command starts those of one host, with --replicas")
 
 
 def copies_words(copies: int, width: int) -> str:

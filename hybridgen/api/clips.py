@@ -61,7 +61,9 @@ class ManyScreen(Screen):
         """Show the job that is about to start."""
 
     def event(self, ticket: Ticket, event: Event) -> None:
-        """Show what happens to a clip; called in a thread. Rank 0 shows stages and steps itself."""
+        """Show what happens to a clip; called in a thread. Rank 0 shows stages and steps itself, unless there are
+        replicas.
+        """
 
     def asked(self, wanted: Wanted, job: Job) -> None:
         """Take note of a clip that is asked for."""

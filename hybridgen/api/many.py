@@ -6,20 +6,21 @@ import hashlib
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from hybridgen.api.clips import ManyScreen, Summary, Wanted
 from hybridgen.api.session import Engine
+from hybridgen.distributed.progress import Event
 from hybridgen.engine.manifest import DONE, Manifest
 from hybridgen.engine.options import Engine as Runner
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import endings, slug
 from hybridgen.engine.prepare import has_prompt
-from hybridgen.engine.tickets import Ticket
+from hybridgen.engine.tickets import ENDS, Ticket
 from hybridgen.errors import Place, RequestError, RunFailed
 from hybridgen.recipe import prompts
 from hybridgen.recipe.fields import Recipe
@@ -30,8 +31,8 @@ RULES = {
     "unless it holds {index}, {slug} or {seed}.",
     "shard": "A shard i/n makes clip i and every n-th after it, so that n jobs make all clips, each of them once.",
 }
-AHEAD = 2
-"""Clips that are checked and wait, or are made, at a time."""
+AHEAD = 1
+"""Clips that are checked and wait while others are made."""
 TEMPLATE = "{index:04d}-{slug}-s{seed}"
 
 
@@ -40,29 +41,39 @@ class _Under(NamedTuple):
 
     wanted: Wanted
     asked: dict[str, Any]
-    ticket: Ticket
 
 
 def is_many(options: RunOptions) -> bool:
     """Whether flags ask for a job of many clips."""
-    return any(value is not None for value in (options.prompts, options.count, options.manifest, options.shard))
+    return any(
+        value is not None
+        for value in (options.prompts, options.count, options.manifest, options.shard, options.replicas)
+    )
 
 
 def run_many(
     options: RunOptions, fields: dict[str, Any], screen: ManyScreen = ManyScreen(), start_method: str | None = None
 ) -> Summary:
-    """Make the clips of a job, one after the other, on ranks that load the model once.
+    """Make the clips of a job on ranks that load the model once; on replicas several at a time.
 
-    What cannot be made is told and noted, and does not end the job. A dry run looks at every clip and makes none.
-    Raises RequestError for a job that cannot start.
+    What cannot be made is told and noted, and does not end the job, unless options.fail_fast says so. A dry run looks
+    at every clip and makes none.
+    Raises RequestError for a job that cannot start, RunFailed for one that ends at its first failure.
     """
     _check(options)
     lines, shard = _lines(options, fields), shard_of(options.shard)
     shared = {name: value for name, value in fields.items() if name != "prompt"}
-    engine = Engine.of(options, shared, screen, screen.event, start_method)
+    ended: SimpleQueue[Ticket] = SimpleQueue()
+
+    def heard(ticket: Ticket, event: Event) -> None:
+        screen.event(ticket, event)
+        if event.kind in ENDS:
+            ended.put(ticket)
+
+    engine = Engine.of(options, shared, screen, heard, start_method)
     job = None
     try:
-        job = _Many(options, engine, screen)
+        job = _Many(options, engine, screen, ended)
         wanted = [one for one in job.wanted(lines) if (one.number - shard[0]) % shard[1] == 0]
         screen.planned_many(engine, len(wanted), shard)
         found = job.run(wanted)
@@ -115,13 +126,14 @@ def shard_of(text: str | None) -> tuple[int, int]:
 class _Many:
     """A job of many clips at work."""
 
-    def __init__(self, options: RunOptions, engine: Engine, screen: ManyScreen) -> None:
-        self.options, self.engine, self.screen = options, engine, screen
+    def __init__(self, options: RunOptions, engine: Engine, screen: ManyScreen, ended: SimpleQueue[Ticket]) -> None:
+        """ended: gives the tickets of clips that have ended, in that order."""
+        self.options, self.engine, self.screen, self.ended = options, engine, screen, ended
         index, count = shard_of(options.shard)
         part = f".{index}of{count}" if count > 1 else ""
         stem = Path(options.prompts).stem if options.prompts not in (None, "-") else "clips"
         self.manifest = Manifest.at(options.manifest or Path(f"{stem}.manifest{part}.jsonl"))
-        self.under: deque[_Under] = deque()
+        self.under: dict[Ticket, _Under] = {}
         self.found = Summary(0)
 
     def wanted(self, lines: list[prompts.Line]) -> Iterator[Wanted]:
@@ -152,7 +164,7 @@ class _Many:
         self.found, began = Summary(len(wanted)), time.monotonic()
         for one in wanted:
             self._start(one)
-            while len(self.under) >= AHEAD:
+            while len(self.under) >= self.engine.replicas + AHEAD:
                 self._finish()
         while self.under:
             self._finish()
@@ -183,16 +195,17 @@ class _Many:
             if self.options.dry_run:
                 self.found.looked_at += 1
                 return
-            self.under.append(_Under(one, asked, self.engine.ranks.submit(job)))
+            self.under[self.engine.ranks.submit(job)] = _Under(one, asked)
         except RequestError as error:
             if error.rule == "manifest":
                 raise
             fault = error if one.place is None or error.place else error.changed(place=one.place, tries=())
             self.found.refused += 1
+            if not self.options.dry_run:
+                self.manifest.note(one.number, status="refused", asked=asked, error=fault.message)
+            if self.options.fail_fast:
+                raise fault from None
             self.screen.refused(one, fault)
-            if self.options.dry_run:
-                return
-            self.manifest.note(one.number, status="refused", asked=asked, error=fault.message)
 
     def _name(self, one: Wanted, recipe: Recipe) -> Path:
         """The file of a clip: as its line says, or by the template."""
@@ -211,14 +224,17 @@ class _Many:
         return Path(name)
 
     def _finish(self) -> None:
-        """Wait for the clip that was asked for first, and note what became of it."""
-        one, asked, ticket = self.under.popleft()
+        """Wait for a clip to end, and note what became of it."""
+        ticket = self.ended.get()
+        one, asked = self.under.pop(ticket)
         try:
             report = ticket.result()
         except RunFailed as failure:
             self.found.failed += 1
-            self.screen.failed(one, failure)
             self.manifest.note(one.number, status="failed", asked=asked, error=failure.message)
+            if self.options.fail_fast:
+                raise replace(failure, message=f"clip {one.number}: {failure.message}") from failure
+            self.screen.failed(one, failure)
             return
         self.found.made += 1
         self.found.outputs.append(report.output)

@@ -13,13 +13,13 @@ from hybridgen.distributed.progress import Event
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job, Setup
-from hybridgen.engine.machine import check_machine, device_of
+from hybridgen.engine.machine import check_machine, check_share, device_of
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs
 from hybridgen.engine.prepare import make_job, with_seed
 from hybridgen.engine.remarks import remarks
+from hybridgen.engine.replicas import Replicas
 from hybridgen.engine.report import Report
-from hybridgen.engine.resident import Resident
 from hybridgen.engine.tickets import Ticket
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
@@ -48,7 +48,7 @@ class Engine:
 
     The ranks start with the first clip. A clip may have another size, length, number of steps, guidance or seed than
     the one before; it equals, bit for bit, the clip that generate() makes. What cannot be made is refused alone. If a
-    rank fails, the clip that was made fails, and the next one starts the ranks again.
+    rank fails, the ranks start again, and the clip is made once more. A clip whose ranks fail twice fails alone.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class Engine:
         gpus: int | None = None,
         auto: bool = False,
         hardware: str | Path | None = None,
+        replicas: int | None = None,
+        fail_fast: bool = False,
         hang_timeout: float | None = None,
         quiet: bool = True,
         on_event: Callable[[Ticket, Event], None] = lambda ticket, event: None,
@@ -67,7 +69,10 @@ class Engine:
     ) -> None:
         """Check what the ranks will hold. Parameters as for generate(), and:
 
-        on_event: called with the ticket and every event of every clip, in a thread of the engine.
+        replicas: groups of the plan's ranks, each with the whole model, that make clips side by side.
+        fail_fast: whether a clip fails with its ranks, and is not made once more.
+        on_event: called with the ticket and every event of every clip, in a thread of the engine; with replicas in one
+            of several.
         start_method: how the ranks are started, as multiprocessing names it.
         fields: the fields of a recipe. Those of the request are what clips have that say nothing else.
 
@@ -103,8 +108,11 @@ class Engine:
             problem = "an engine under torchrun or srun is not supported yet"
             raise RequestError("engine-joined", "", None, problem, "hybridgen.generate(), or one machine")
         recipe = filled(composed(own, fields), own, Conditioning(), screen)
-        plan = resolve(recipe, own.gpus)
-        check_machine(plan, device_of(recipe.runtime.device))
+        self.replicas = 1 if own.replicas is None else own.replicas
+        """Groups of ranks that make clips side by side."""
+        plan = resolve(recipe, own.gpus if own.replicas is None else None)
+        check_share(plan, own.gpus, self.replicas)
+        check_machine(plan, device_of(recipe.runtime.device), self.replicas)
         self.recipe: Recipe = recipe
         """What every clip has in common, with every degree given."""
         self.plan: Plan = plan
@@ -112,7 +120,7 @@ class Engine:
         self.quiet = own.quiet
         self.setup: Setup | None = None
         """What the ranks hold, once there is a clip."""
-        self.ranks = Resident(own.limits, start_method, warnings.warn, on_event)
+        self.ranks = Replicas(self.replicas, own.limits, start_method, warnings.warn, on_event, own.fail_fast)
 
     def submit(
         self,
@@ -152,7 +160,8 @@ class Engine:
         inputs = open_inputs(recipe.request, catalogue.find(recipe.model, recipe.checkpoint.revision))
         plan = resolve(recipe, None, inputs.video_frames)
         recipe = with_seed(recipe)
-        job = make_job(recipe, plan, outputs, inputs, self.quiet)
+        shown = self.replicas == 1 and not self.quiet  # the progress of several would be one on top of the other
+        job = make_job(recipe, plan, outputs, inputs, not shown, self.replicas)
         for remark in (*remarks(recipe, plan), *inputs.doubts):
             warnings.warn(remark, stacklevel=3)
         self.setup = self.setup or job.setup

@@ -182,7 +182,7 @@ def _opened(recipe: Recipe) -> Conditioning:
 def filled(recipe: Recipe, options: RunOptions, inputs: Conditioning, screen: Screen) -> Recipe:
     """The recipe with the degrees that the planner chooses, if it is asked to."""
     if options.auto or (options.gpus is not None and is_open(recipe)):
-        choice = choose(recipe, options.gpus, options.hardware, inputs.video_frames)
+        choice = choose(recipe, options.gpus, options.hardware, inputs.video_frames, options.replicas)
         screen.chosen(choice)
         return choice.recipe
     if options.hardware is not None:

@@ -101,9 +101,16 @@ def run_local(
 
 
 def start(
-    ranks: Ranks, mains: Sequence[Callable[[RankContext], Any]], start_method: str, preload: Sequence[str]
+    ranks: Ranks,
+    mains: Sequence[Callable[[RankContext], Any]],
+    start_method: str,
+    preload: Sequence[str],
+    first_device: int = 0,
 ) -> None:
-    """Start the processes. Signals wait until all are there: Python swallows exceptions in hooks after a fork."""
+    """Start the processes. Signals wait until all are there: Python swallows exceptions in hooks after a fork.
+
+    first_device: number of rank 0's GPU; the others take those after it.
+    """
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload(list(preload))
@@ -116,7 +123,7 @@ def start(
         reader, ranks.lifeline = context.Pipe(duplex=False)
         for rank, main in enumerate(mains):
             ours, theirs = context.Pipe()
-            given = RankContext(rank, len(mains), rank, ranks.status.of(rank), door, launcher=theirs)
+            given = RankContext(rank, len(mains), first_device + rank, ranks.status.of(rank), door, launcher=theirs)
             ranks.pipes.append(ours)
             process = context.Process(target=_rank_main, args=(given, main, parent, reader, ranks.lifeline))
             with _no_main_module():

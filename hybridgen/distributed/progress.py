@@ -52,10 +52,10 @@ class Event(NamedTuple):
     """Something that happened to a clip."""
 
     kind: str
-    """begin: ranks have it; stage: one is done; step: a denoising step is done; chunk: frames are decoded; note: a
-    remark or warning; done, failed, cancelled: the last one."""
+    """begin: ranks have it; lost: these ranks failed, and it is made again; stage: one is done; step: a denoising step
+    is done; chunk: frames are decoded; note: a remark or warning; done, failed, cancelled: the last one."""
     text: str = ""
-    """Name of the stage, or the remark."""
+    """Name of the stage, the remark, the replica that begins, or why ranks are lost."""
     done: int = 0
     """Steps or frames that are done."""
     total: int = 0

@@ -22,6 +22,7 @@ from hybridgen.strategies import registry
 
 RULES = {
     "gpus-present": "Every rank needs a GPU of its own. More machines are joined by torchrun or srun.",
+    "replicas": "Replicas are groups of ranks that are alike, so each of them takes the same part of the GPUs.",
     "hardware-unused": "--hardware says what the planner plans for. It chooses where --gpus is given without degrees, "
     "or with --auto; elsewhere the flag would change nothing.",
 }
@@ -69,12 +70,19 @@ class Choice:
     """The machine that it was chosen for."""
 
 
-def choose(recipe: Recipe, gpus: int | None, hardware: str | None = None, video_frames: int | None = None) -> Choice:
+def choose(
+    recipe: Recipe,
+    gpus: int | None,
+    hardware: str | None = None,
+    video_frames: int | None = None,
+    replicas: int | None = None,
+) -> Choice:
     """Let the planner choose every degree that a recipe leaves open.
 
     gpus: without it all GPUs of this machine or of the joined job are taken.
     hardware: name or file of the machine to plan for, by default this machine.
     video_frames: frames of the given video, as for clip_of().
+    replicas: groups of ranks that share the GPUs.
 
     Raises RequestError.
     """
@@ -86,8 +94,32 @@ def choose(recipe: Recipe, gpus: int | None, hardware: str | None = None, video_
         problem = "needs --gpus N: torch sees no GPUs to count here, and any number of CPU ranks can be started"
         raise RequestError("gpus", "auto", None, problem, tries=[{"gpus": "2"}])
     check_count("gpus", gpus)
+    gpus = share_of(gpus, replicas)
     machine = find(hardware) if hardware else machine_of(device_name(here))
     return Choice(*fill(recipe, gpus, machine, video_frames), machine)
+
+
+def share_of(gpus: int, replicas: int | None) -> int:
+    """GPUs of one of several replicas. Raises RequestError (replicas)."""
+    if replicas is None:
+        return gpus
+    if replicas < 1:
+        raise RequestError("quantity", "replicas", replicas, "must be 1 or more", [1])
+    if gpus % replicas:
+        legal = [count for count in range(1, gpus + 1) if gpus % count == 0]
+        near = sorted(legal, key=lambda count: abs(count - replicas))[:2]
+        raise RequestError("replicas", "replicas", replicas, f"do not share {gpus} GPUs evenly", near)
+    return gpus // replicas
+
+
+def check_share(plan: Plan, gpus: int | None, replicas: int) -> None:
+    """Raise RequestError (replicas) where replicas of a plan are not the GPUs that were given."""
+    world = plan.world_size
+    gpus = gpus or replicas * world
+    if share_of(gpus, replicas) != world:
+        problem = f"{replicas} replicas of {world} ranks ({plan.degrees}) are {replicas * world}"
+        counts = [{"gpus": str(replicas * world)}, *([{"replicas": str(gpus // world)}] if gpus % world == 0 else [])]
+        raise RequestError("replicas", "gpus", gpus, problem, f"--gpus {replicas * world}", counts)
 
 
 def hardware_unused(hardware: str) -> RequestError:
@@ -105,15 +137,15 @@ def crowded(ranks: int) -> str | None:
     return f"{ranks} ranks take turns on {cores} CPU cores: that shows what a rack does, and takes minutes"
 
 
-def check_machine(plan: Plan, device: str) -> None:
-    """Check that this machine, and the ranks that another launcher started, suffice for the plan.
+def check_machine(plan: Plan, device: str, replicas: int = 1) -> None:
+    """Check that this machine, and the ranks that another launcher started, suffice for replicas of the plan.
 
     Raises RequestError.
     """
-    world, joined = plan.world_size, environment.joined_rank()
+    world, joined = replicas * plan.world_size, environment.joined_rank()
     if joined is not None:
         if joined.world != world:
-            raise _other_world(plan, joined.world)
+            raise _other_world(plan, joined.world, replicas)
         return
     if device == "cuda":
         count = count_gpus()
@@ -122,7 +154,7 @@ def check_machine(plan: Plan, device: str) -> None:
             nearest = f"a plan for {count}, or more machines under torchrun or srun"
             raise RequestError("gpus-present", "gpus", world, problem, nearest, [spread(world, max(count, 1)).torchrun])
         return
-    needed = sum(peak(plan, rank) for rank in range(world))
+    needed = replicas * sum(peak(plan, rank) for rank in range(plan.world_size))
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         problem = (
@@ -132,8 +164,13 @@ def check_machine(plan: Plan, device: str) -> None:
         raise RequestError("memory", "gpus", world, problem, "--model demo", [{"dry-run": ""}])
 
 
-def _other_world(plan: Plan, world: int) -> RequestError:
+def _other_world(plan: Plan, world: int, replicas: int) -> RequestError:
     """The error of a launcher that started another number of ranks: how many to start, and the nearest plans."""
+    if replicas > 1:
+        needed = f"{replicas} replicas of {plan.world_size} ({plan.degrees})"
+        problem = f"the launcher started {world} ranks, and the job has {needed}"
+        tries = [{"replicas": str(world // plan.world_size)}] if world % plan.world_size == 0 else []
+        return RequestError("world-size", "", None, problem, f"start {replicas * plan.world_size}", tries)
     close = nearest_plans(plan, world, 1)
     dropped = dict.fromkeys(registry.BESIDE, None)
     problem = f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees})"

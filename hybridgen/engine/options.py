@@ -84,6 +84,10 @@ class RunOptions:
     shard: Optional[str] = flag(
         "Make every n-th clip, from the i-th; a Slurm array does so by itself.", metavar="i/n", panel=MANY
     )
+    replicas: Optional[int] = flag(
+        "Make the clips on so many groups of the plan's ranks, each with the whole model.", metavar="R", panel=MANY
+    )
+    fail_fast: bool = flag("End the job at the first clip that is not made.", default=False, panel=MANY)
 
     recipe: Optional[Path] = flag(
         "Recipe file, or a name that `recipes list` shows; flags win over it.", metavar="FILE", values=library.names

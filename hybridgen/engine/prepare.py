@@ -51,12 +51,18 @@ def check_prompt(recipe: Recipe, plan: Plan) -> None:
 
 
 def make_job(
-    recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning = Conditioning(), quiet: bool = False
+    recipe: Recipe,
+    plan: Plan,
+    outputs: Outputs,
+    inputs: Conditioning = Conditioning(),
+    quiet: bool = False,
+    replicas: int = 1,
 ) -> Job:
     """Make the job, with everything that a rank needs. Raises RequestError before anything starts.
 
     recipe: with its seed.
     inputs: the files that the clip is conditioned on, opened. Of a joined job rank 0 alone has them.
+    replicas: groups of ranks that make clips side by side.
     """
     plan.settings.refuse_unable()
     check_prompt(recipe, plan)
@@ -69,7 +75,7 @@ def make_job(
     device = device_of(recipe.runtime.device)
     attention, merged = recipe.runtime.attention or "auto", plan.degrees.cp > 1
     kernel = select(attention, device, plan.dtype, facts.transformer.head_dim, merged)
-    check_machine(plan, device)
+    check_machine(plan, device, replicas)
     job = Job(
         plan=plan,
         kernel=kernel,
@@ -84,7 +90,7 @@ def make_job(
         overwrite=outputs.overwrite,
         owner=os.getpid(),
         quiet=quiet,
-        threads=_threads(plan),
+        threads=_threads(plan, replicas),
         model=_model(recipe, plan),
         keep_every=outputs.keep_every,
     )
@@ -126,8 +132,8 @@ def negative_prompt(request: Request, plan: Plan) -> str:
     return family_of(plan.facts).negative_prompt(plan.facts)
 
 
-def _threads(plan: Plan) -> int:
+def _threads(plan: Plan, replicas: int) -> int:
     """Number of CPU threads of a rank: its share of the cores, or one where operations are too small to share."""
     if plan.tokens.local_size * plan.facts.transformer.hidden < SMALL:
         return 1
-    return max(1, (os.cpu_count() or 1) // plan.world_size)
+    return max(1, (os.cpu_count() or 1) // (replicas * plan.world_size))

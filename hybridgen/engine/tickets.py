@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from hybridgen.distributed.progress import Event
-from hybridgen.engine.job import Job
+from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
 from hybridgen.engine.report import Report
-from hybridgen.errors import RunFailed
+from hybridgen.engine.resume import steps_done
+from hybridgen.errors import RequestError, RunFailed
 
 ENDS = ("done", "failed", "cancelled")
 """Kinds of the last event of a clip."""
@@ -27,11 +31,19 @@ class Ticket:
         self.job = job
         self.last: Event | None = None
         """The event before the present, such as the last step."""
+        self.replica = 0
+        """The replica that makes the clip, or made it."""
+        self.tries = 0
+        """Times that ranks were lost which made it."""
+        self.lost_on: object = None
+        """Those that were lost last."""
         self._cancel, self._on_event = cancel, on_event
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._report: Report | None = None
         self._failure: BaseException | None = None
+        self._left: Path | None = None
+        """Final latents that lost ranks have kept."""
 
     @property
     def done(self) -> bool:
@@ -78,9 +90,27 @@ class Ticket:
         self._events.put(event)
         self._on_event(self, event)
 
+    def again(self, lost_on: object, marks: Mapping[str, str]) -> None:
+        """Prepare the clip to be made again: from the state that lost ranks have kept, if they did.
+
+        marks: what their rank 0 has left.
+        """
+        self.lost_on = lost_on
+        if LATENTS_DONE in marks and self.job.latents is None:
+            self._left = Path(marks[LATENTS_DONE])
+        if CLIP_DONE in marks:  # it was not told any more
+            self.job = replace(self.job, overwrite=True)
+        if self.job.keep_every:
+            done = 0
+            with suppress(RequestError):  # a state that cannot be read is no reason not to make the clip
+                done = steps_done(self.job.state, self.job.request())
+            self.job = replace(self.job, done=done)
+
     def end(self, kind: str, report: Report | None = None, failure: BaseException | None = None) -> None:
         """Note how the clip ended: kind is one of ENDS."""
         if not self.done:
+            if report is not None and self._left is not None:
+                self._left.unlink(missing_ok=True)
             self._report, self._failure = report, failure
             self._ended.set()
             said = failure.message if isinstance(failure, RunFailed) else failure

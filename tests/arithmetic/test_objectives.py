@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,13 +180,24 @@ def test_the_page_of_copies_fits_and_says_how_they_are_started(
     commands = [line for line in out.splitlines() if "hybridgen run" in line or "hybridgen plan" in line]
     assert max(len(line) for line in out.splitlines() if line not in commands) <= int(width)
     words = " ".join(out.split())
-    assert (
-        "one command for all of them is not supported yet" in words
-        and "--shard 1/3" in words
-        and "on 72 x GB200" in words
-    )
+    assert "one command starts those of one host" in words and "--shard 1/3" in words and "on 72 x GB200" in words
     run = next(line for line in commands if line.startswith("run "))
     assert call([*shlex.split(run.removeprefix("run"))[1:], "--dry-run"]) == 0
+
+
+def test_copies_on_one_host_are_started_by_the_command_that_is_printed(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    out = plan("--gpus 8 --hardware h100 --model wan2.1-1.3b --objective throughput")
+    run = next(line for line in out.splitlines() if line.startswith("run "))
+    words = shlex.split(run.removeprefix("run"))[1:]
+    given = dict(pairwise(words))
+    assert given["--replicas"] == given["--count"] == "8" and "--prompts FILE" in out
+    dry = (*words, "--model", "tiny:wan2.2-t2v", "--frames", "5", "--device", "cpu", "--dry-run")
+    assert call([*dry, "--gpus", "9"]) == 2
+    assert call([*dry, "--gpus", "8"]) == 0
 
 
 def test_json_and_python_say_the_same(plan: Any) -> None:

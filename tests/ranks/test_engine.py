@@ -105,7 +105,7 @@ def test_what_cannot_be_made_is_refused_alone(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path: Path) -> None:
-    with engine(ulysses=2) as made:
+    with engine(ulysses=2, fail_fast=True) as made:
         alone = digest(tmp_path, made, **CLIPS[0])
         ticket = made.submit("a lighthouse", tmp_path / "lost.mp4", steps=400)
         queued = made.submit("a lighthouse", tmp_path / "queued.mp4", **CLIPS[0])

@@ -32,7 +32,7 @@ def run(folder: Path, model: str, done: int = 0, kill: int = 0, keep: int = 2, *
     """Make the clip, or go on with it; with `kill` a rank is killed after so many steps. The final latents' path."""
     kept = folder / f"{'-'.join(split)}-{done}.safetensors"
     outputs = Outputs(folder / "clip.mp4", kept, overwrite=True, keep_every=keep, resume=done > 0)
-    with Engine(model=f"tiny:{model}", start_method="fork", **split) as engine:
+    with Engine(model=f"tiny:{model}", start_method="fork", fail_fast=True, **split) as engine:
         job = engine.job(ASKED, outputs)
         assert job.done == done
         ticket = engine.ranks.submit(job)

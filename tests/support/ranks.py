@@ -176,7 +176,7 @@ def without_memory() -> None:
     peak_memory.reset_high_water = lambda: False
 
 
-def pids(engine: Engine) -> list[int]:
-    """The processes of an engine's ranks, in their order; none while it has no ranks."""
-    ranks = engine.ranks.ranks
+def pids(engine: Engine, replica: int = 0) -> list[int]:
+    """The processes of a replica's ranks, in their order; none while it has no ranks."""
+    ranks = engine.ranks.residents[replica].ranks
     return [process.pid or 0 for process in ranks.processes] if ranks is not None else []
