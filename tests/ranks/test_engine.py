@@ -42,8 +42,7 @@ def test_a_clip_is_that_of_a_fresh_start_whatever_came_before(tmp_path: Path) ->
     """In random order, other shapes and cancelled clips between them; with every strategy that holds state."""
     random = Random(7)
     splits: list[dict[str, Any]] = [
-        {"cfg": 2, "vae": 2},
-        {"tp": 2},
+        {"cfg": 2, "tp": 2, "vae": 2},
         {"pipefusion": 2, "patches": 2, "warmup": 1},
         {"model": "tiny:cosmos3", "ring": 2},
     ]
@@ -120,11 +119,11 @@ def test_a_rank_that_dies_ends_its_clip_and_the_next_starts_ranks_again(tmp_path
 
 def test_idle_ranks_take_no_time_and_are_waited_for_by_none(tmp_path: Path) -> None:
     """Nor does the thread that holds them: no look, no beat, no watch of silence."""
-    with engine(ulysses=2, hang_timeout=1.0) as made:
+    with engine(ulysses=2, hang_timeout=4.0) as made:
         digest(tmp_path, made, **CLIPS[0])
         time.sleep(0.5)  # what the clip leaves behind
         before = [psutil.Process(pid).cpu_times() for pid in pids(made)]
-        time.sleep(2.5)
+        time.sleep(5)  # longer than ranks may be silent while they make a clip
         after = [psutil.Process(pid).cpu_times() for pid in pids(made)]
         assert sum(a.user + a.system - b.user - b.system for a, b in zip(after, before, strict=True)) < 0.05
         digest(tmp_path, made, **CLIPS[1])

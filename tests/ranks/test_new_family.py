@@ -7,9 +7,6 @@ checkpoint.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+
+from tests.support import command
 
 ROOT = Path(__file__).parents[2]
 LINE = "from hybridgen.models.waves.family import FAMILY as waves\n"
@@ -110,9 +109,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hybridgen(tree: Path, words: str, code: int = 0) -> str:
     """What a command prints: to stdout if it ends well, to stderr otherwise."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(tree / "cache"), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "hybridgen", *words.split()]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    environment = {"XDG_CACHE_HOME": str(tree / "cache"), "COLUMNS": "200"}
+    done = command.hybridgen(tree, *words.split(), tree=tree, environment=environment)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 

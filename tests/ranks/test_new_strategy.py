@@ -8,14 +8,13 @@ others. `duo` divides the guidance branches as cfg does.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import command
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("echo", "lattice", "duo")
@@ -138,9 +137,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hybridgen(tree: Path, words: str, code: int = 0) -> str:
     """What a command says on stdout, or on stderr where it is refused."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "hybridgen", *words.split()]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    done = command.hybridgen(tree, *words.split(), tree=tree, environment={"COLUMNS": "200"})
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 
