@@ -15,7 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from hybridgen.cli import text
-from hybridgen.cli.verb import LazyVerbs, built
+from hybridgen.cli.verb import LazyVerbs, NobodyReads, built
 from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
 from hybridgen.errors import RequestError, RunFailed
@@ -107,10 +107,11 @@ def call(arguments: list[str]) -> int:
         return 128 + stopped.number
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except (NobodyReads, BrokenPipeError):
+        for stream in (sys.stdout, sys.stderr):  # nothing is left to say, also at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # our reader went away; nothing is left to say, also at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
         text.say(f"error[system]: {error}")
         return 1
 

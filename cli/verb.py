@@ -59,6 +59,10 @@ class Verbs(_Plain, TyperGroup):
     """Several commands under one name."""
 
 
+class NobodyReads(Exception):
+    """Whoever read what is printed went away. typer would end with exit code 1 for the error of the system."""
+
+
 class LazyVerbs(Verbs):
     """Commands known by name and help; the module of one is imported when it is called or completed.
 
@@ -67,6 +71,12 @@ class LazyVerbs(Verbs):
     """
 
     modules: ClassVar[dict[str, str]] = {}
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise NobodyReads from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)

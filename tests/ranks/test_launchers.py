@@ -78,7 +78,8 @@ def test_generate_needs_no_guard(tmp_path: Path) -> None:
         "report = hybridgen.generate('a red circle moves right', 'g.mp4', **words)\n"
         "print(report.output, report.plan.config)\n"
     )
-    done = subprocess.run([sys.executable, "-"], input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    program_read = [sys.executable, "-"]
+    done = subprocess.run(program_read, input=program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0 and done.stdout == "g.mp4 cfg2\n", done.stderr
 
 
@@ -94,6 +95,7 @@ def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
         os.close(reader)
         os.dup2(writer, 1)
         os.dup2(writer, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))
 
     first, second = (
         command.start(tmp_path, *words, f"{prepare.__name__}.mp4", prepare=prepare) for prepare in (closed, read_by_few)
