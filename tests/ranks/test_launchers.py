@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,7 @@ def test_generate_needs_no_guard(tmp_path: Path) -> None:
 def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
     words = "run --model demo -p x --seed 1 --steps 2 --cfg 2 --out".split()
     reader, writer = os.pipe()
+    kept: list[Any] = []
 
     def closed() -> None:
         os.closerange(1, 3)
@@ -95,6 +97,7 @@ def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
         os.close(reader)
         os.dup2(writer, 1)
         os.dup2(writer, 2)
+        kept.extend((sys.stdout, sys.stderr))  # they would close what they write to
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))
 
     first, second = (
