@@ -13,6 +13,7 @@ from hybridgen.api.many import run_many
 from hybridgen.api.session import Engine
 from hybridgen.cli import draw, text
 from hybridgen.distributed.progress import Event, clock
+from hybridgen.engine import environment
 from hybridgen.engine.job import Job
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.report import Report
@@ -25,9 +26,10 @@ def run(options: RunOptions, fields: dict[str, Any]) -> None:
 
     Ends with exit code 1 where a clip was not made.
     """
-    screen = Lines(options.quiet, options.dry_run)
-    found = run_many(options, fields, screen)
-    screen.summary(found)
+    reporter, screen = environment.is_reporter(), Lines(options.quiet, options.dry_run)
+    found = run_many(options, fields, screen if reporter else ManyScreen())
+    if reporter:
+        screen.summary(found)
     if found.refused or found.failed:
         raise typer.Exit(1)
 
@@ -63,10 +65,10 @@ class Lines(ManyScreen):
             who = f" ({event.text})" if event.text else ""
             said = f"{clip}{who}: {shorten(job.prompt, 60, placeholder=' ...')}, seed {job.seed}"
             text.say(*([] if who else [""]), said)
-        elif event.kind == "note" and self.has_replicas and not self.quiet:
-            text.say(f"{clip}: {event.text}")
 
     def made(self, wanted: Wanted, report: Report) -> None:
+        if self.has_replicas and not self.quiet:  # otherwise rank 0 has shown them
+            text.say(*(f"warning: clip {wanted.number}: {warning}" for warning in report.warnings))
         text.answer(str(report.output))
 
     def skipped(self, wanted: Wanted, path: Path) -> None:

@@ -168,8 +168,7 @@ class Page:
         again = shlex.join(self._again())
         lines = text.paragraph("run", f"nothing: {self.unrunnable}")
         if not self.unrunnable:
-            lines = [*text.command("run", shlex.join(self._run())), *table.hosts_line(self.found)]
-            lines += fleet.start_lines(self.found)
+            lines = [*text.command("run", shlex.join(self._run())), *fleet.start_lines(self.found)]
         if not self.unloadable:
             lines += text.command("recipe", f"{again} --save FILE.yaml writes:")
             lines += [f"  {line}" for line in dumps(self.as_recipe(self.found.best)).splitlines()]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import counted, paragraph, seconds, short
+from hybridgen.cli.text import command, counted, paragraph, seconds, short
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.objective import Objective, Output
 from hybridgen.planner.choose.ranking import Candidate
-from hybridgen.planner.hardware.hosts import hosts_of
+from hybridgen.planner.hardware.hosts import Hosts, hosts_of
 
 
 def columns(found: Recommendation, shown: Sequence[Candidate]) -> dict[str, list[str]]:
@@ -56,29 +56,45 @@ def _of_all(found: Recommendation, made: Output) -> list[str]:
     return paragraph("", words + ("" if made.total is None else f", {money(made.total)} in all"))
 
 
-def replicas(found: Recommendation) -> list[str]:
-    """Flags of the command that starts all copies, where one does: on one host."""
+def together(found: Recommendation) -> Hosts | None:
+    """The hosts on which one command starts all copies: one, or full ones; None where copies do not lie so."""
     copies, width, hardware = found.best.copies, found.best.plan.world_size, found.ask.hardware
-    host = hardware.hosts[0] if hardware.hosts else hardware.per_node
-    if copies == 1 or found.ask.aim.objective is Objective.latency or copies * width > host:
+    ranks, each = copies * width, hardware.hosts[0] if hardware.hosts else hardware.per_node
+    if copies == 1 or found.ask.aim.objective is Objective.latency:
+        return None
+    if ranks <= each:
+        return Hosts((ranks,))
+    if hardware.hosts or ranks % each or (each % width and width % each):
+        return None
+    return Hosts((each,) * (ranks // each))
+
+
+def replicas(found: Recommendation) -> list[str]:
+    """Flags of the command that starts all copies, where one does."""
+    if together(found) is None:
         return []
-    return ["--replicas", str(copies), "--count", str(found.ask.aim.clips or copies)]
+    return ["--replicas", str(found.best.copies), "--count", str(found.ask.aim.clips or found.best.copies)]
 
 
 def start_lines(found: Recommendation) -> list[str]:
-    """How several copies are started: by one command on one host, else one by one."""
-    copies, width = found.best.copies, found.best.plan.world_size
+    """How the command is started on several hosts, and for several copies, where no command starts all."""
+    copies, width, hosts = found.best.copies, found.best.plan.world_size, together(found)
+    lines = _on_hosts(hosts or hosts_of(found.ask.gpus, found.ask.hardware))
+    if hosts is not None:
+        return [*lines, *paragraph("", "with --prompts FILE instead of -p and --count for a list of prompts")]
     if copies == 1 or found.ask.aim.objective is Objective.latency:
-        return []
-    if replicas(found):
-        return paragraph("", "with --prompts FILE instead of -p and --count for a list of prompts")
+        return lines
     first, second = (",".join(map(str, range(start, start + width))) for start in (0, width))
     alone = f"CUDA_VISIBLE_DEVICES={first}, then {second}" if 2 * width <= found.ask.hardware.per_node else ""
     each = f" ({alone} and so on)" if alone else ""
     words = f"once for each of the {copies} copies, on GPUs of its own{each}"
-    if hosts_of(width, found.ask.hardware).number == 1:
-        words += f"; for a list of clips with --prompts FILE --shard 1/{copies}, 2/{copies} and so on"
-    return paragraph("", f"{words}; one command starts those of one host, with --replicas")
+    words += f"; for a list of clips with --prompts FILE --shard 1/{copies}, 2/{copies} and so on"
+    return [*lines, *paragraph("", f"{words}, because {width} GPUs neither fill hosts nor share one evenly")]
+
+
+def _on_hosts(hosts: Hosts) -> list[str]:
+    """The line that says how to start the command on several hosts."""
+    return command("", f"on each host as {hosts.torchrun}, or under srun") if hosts.number > 1 else []
 
 
 def copies_words(copies: int, width: int) -> str:

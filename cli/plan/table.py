@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.plan import fleet
-from hybridgen.cli.text import command, counted, fitting, gigabytes, paragraph, seconds, short, span
+from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, short, span
 from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.objective import Objective
@@ -13,7 +13,7 @@ from hybridgen.planner.choose.orders import domains, used_axes
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.reasons import used
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import borders, hosts_of
+from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.price import ranges
 from hybridgen.planner.price.cost import cost
 from hybridgen.recipe.results import results
@@ -144,14 +144,6 @@ def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
     best = part.best
     text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
     return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
-
-
-def hosts_line(found: Recommendation) -> list[str]:
-    """The line that says how to start the command on several hosts."""
-    hosts = hosts_of(found.ask.gpus, found.ask.hardware)
-    if hosts.number == 1:
-        return []
-    return command("", f"on each host as {hosts.torchrun}, or under srun")
 
 
 def rest_line(found: Recommendation) -> list[str]:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hybridgen.api.clips import ManyScreen, Summary, Wanted
 from hybridgen.api.session import Engine
+from hybridgen.distributed.lookout import Lookout
 from hybridgen.distributed.progress import Event
+from hybridgen.engine import environment
 from hybridgen.engine.manifest import DONE, Manifest
 from hybridgen.engine.options import Engine as Runner
 from hybridgen.engine.options import RunOptions
@@ -58,10 +60,21 @@ def run_many(
 
     What cannot be made is told and noted, and does not end the job, unless options.fail_fast says so. A dry run looks
     at every clip and makes none.
+    In a joined job every rank calls this, and rank 0 alone reads the list and returns what became of it.
+
     Raises RequestError for a job that cannot start, RunFailed for one that ends at its first failure.
     """
     _check(options)
-    lines, shard = _lines(options, fields), shard_of(options.shard)
+    with Lookout(environment.joined_rank()) as early:
+        return _run(options, fields, screen, start_method, early)
+
+
+def _run(
+    options: RunOptions, fields: dict[str, Any], screen: ManyScreen, start_method: str | None, early: Lookout
+) -> Summary:
+    """The same, once it is known that flags go together. early: a lookout for ranks of a joined job."""
+    is_reporter = environment.is_reporter()
+    lines, shard = _lines(options, fields) if is_reporter else [], shard_of(options.shard)
     shared = {name: value for name, value in fields.items() if name != "prompt"}
     ended: SimpleQueue[Ticket] = SimpleQueue()
 
@@ -71,20 +84,37 @@ def run_many(
             ended.put(ticket)
 
     engine = Engine.of(options, shared, screen, heard, start_method)
+    if not is_reporter:
+        if not options.dry_run and engine.joined is not None:
+            engine.joined.serve(lambda: None, early)
+        return Summary(0)
     job = None
     try:
         job = _Many(options, engine, screen, ended)
         wanted = [one for one in job.wanted(lines) if (one.number - shard[0]) % shard[1] == 0]
         screen.planned_many(engine, len(wanted), shard)
+        if engine.joined is not None and not options.dry_run:
+            return cast(Summary, engine.joined.serve(lambda: job.run(wanted), early, job.notes))
         found = job.run(wanted)
     except BaseException as error:
-        engine.close(at_once=True)
-        if job is not None and job.found.made:
-            made = job.found.made + job.found.skipped
-            error.add_note(f"{made} of {job.found.total} clips are made; the same command makes the others")
+        if engine.joined is None:  # its ranks have ended together
+            engine.close(at_once=True)
+        if job is not None:
+            _add(job.notes(), error)
         raise
     engine.close()
     return found
+
+
+def _add(notes: list[str], error: BaseException) -> None:
+    """Have an error tell what was made. Ranks that end together have told it."""
+    if isinstance(error, RunFailed):
+        error.notes += tuple(note for note in notes if note not in error.notes)
+    elif isinstance(error, RequestError):
+        error.helps += tuple(notes)
+    else:
+        for note in notes:
+            error.add_note(note)
 
 
 def _check(options: RunOptions) -> None:
@@ -135,6 +165,12 @@ class _Many:
         self.manifest = Manifest.at(options.manifest or Path(f"{stem}.manifest{part}.jsonl"))
         self.under: dict[Ticket, _Under] = {}
         self.found = Summary(0)
+
+    def notes(self) -> list[str]:
+        """What the user is told where the job ends early."""
+        found = self.found
+        there = found.made + found.skipped
+        return [f"{there} of {found.total} clips are made; the same command makes the others"] if found.made else []
 
     def wanted(self, lines: list[prompts.Line]) -> Iterator[Wanted]:
         """Every clip: each line as often as --count says."""
@@ -243,7 +279,7 @@ class _Many:
             status=DONE,
             asked=asked,
             output=os.path.relpath(report.output, self.manifest.path.parent),
-            bytes=report.output.stat().st_size,
+            bytes=ticket.size or report.output.stat().st_size,
             latents_sha256=report.latents_sha256,
             seconds=report.timings_s.total,
         )

@@ -13,6 +13,7 @@ from hybridgen.distributed.progress import Event
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, open_inputs
 from hybridgen.engine.job import Job, Setup
+from hybridgen.engine.joined_replicas import JoinedReplicas
 from hybridgen.engine.machine import check_machine, check_share, device_of
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import Outputs
@@ -33,7 +34,8 @@ from hybridgen.recipe.text import plain
 RULES = {
     "engine-setup": "Model, degrees, dtype, device and kernel belong to the ranks of an engine, which hold the model "
     "for all of its clips. A clip may change what is made: prompt, images, size, frames, steps, guidance, seed.",
-    "engine-joined": "An engine starts its ranks itself, on one machine.",
+    "engine-joined": "An engine of Python starts its ranks itself. Under torchrun and srun every rank runs the same "
+    "script, and only one may ask for clips.",
 }
 
 
@@ -78,6 +80,10 @@ class Engine:
 
         Raises RequestError (engine-joined under torchrun and srun), TypeError for an unknown field.
         """
+        if environment.joined_rank() is not None:
+            problem = "an engine in Python is for one machine"
+            nearest = "hybridgen.generate(), or hybridgen run with --prompts or --count"
+            raise RequestError("engine-joined", "", None, problem, nearest)
         given = {name: value for name, value in locals().items() if name in RunOptions.__dataclass_fields__}
         own = of_keywords("Engine", RunOptions, given)
         self._begin(own, as_flags("Engine", fields), Screen(), on_event, start_method)
@@ -91,7 +97,7 @@ class Engine:
         on_event: Callable[[Ticket, Event], None],
         start_method: str | None = None,
     ) -> Engine:
-        """The engine of flags, as of keywords."""
+        """The engine of flags, as of keywords. In a joined job every rank makes one."""
         made = cls.__new__(cls)
         made._begin(own, fields, screen, on_event, start_method)
         return made
@@ -104,9 +110,6 @@ class Engine:
         on_event: Callable[[Ticket, Event], None],
         start_method: str | None,
     ) -> None:
-        if environment.joined_rank() is not None:
-            problem = "an engine under torchrun or srun is not supported yet"
-            raise RequestError("engine-joined", "", None, problem, "hybridgen.generate(), or one machine")
         recipe = filled(composed(own, fields), own, Conditioning(), screen)
         self.replicas = 1 if own.replicas is None else own.replicas
         """Groups of ranks that make clips side by side."""
@@ -120,7 +123,12 @@ class Engine:
         self.quiet = own.quiet
         self.setup: Setup | None = None
         """What the ranks hold, once there is a clip."""
-        self.ranks = Replicas(self.replicas, own.limits, start_method, warnings.warn, on_event, own.fail_fast)
+        here = environment.joined_rank()
+        self.joined = JoinedReplicas(here, plan.world_size, own.limits, on_event) if here and here.world > 1 else None
+        """The ranks of another launcher, where there are more than one."""
+        self.ranks = self.joined or Replicas(
+            self.replicas, own.limits, start_method, warnings.warn, on_event, own.fail_fast
+        )
 
     def submit(
         self,

@@ -111,6 +111,11 @@ def interface_to(address: str) -> str | None:
     return None
 
 
+def part(store: Store, name: str) -> Store:
+    """The part of a store whose keys begin with a name."""
+    return PrefixStore(name, store)
+
+
 def meet(here: JoinedRank, say: Callable[[str], None], limit: float) -> Any:
     """The store of a joined job, once all ranks have come to it. A signal ends the wait at once.
 

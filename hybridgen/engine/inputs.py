@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,14 @@ def open_inputs(request: Request, facts: ModelFacts) -> Conditioning:
     paths = {flag: path for flag, (path, _) in opened.items()}
     images = tuple(image for _, image in opened.values())
     return Conditioning(paths.get("image"), paths.get("last-image"), images=images)
+
+
+def opened_again(given: Conditioning, facts: ModelFacts, clip: Clip) -> Conditioning:
+    """Files that another process has opened, opened here. Raises RequestError (image, video)."""
+    if given.video is not None:
+        return _open_video(str(given.video), facts, clip)
+    paths = {"image": given.image, "last-image": given.last_image}
+    return replace(given, images=tuple(open_image(flag, str(path))[1] for flag, path in paths.items() if path))
 
 
 def open_image(flag: str, name: str) -> tuple[Path, Image]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import shlex
-import time
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hybridgen.distributed.data import packed, unpacked
 from hybridgen.distributed.joined import Peers
 from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.distributed.place import JoinedRank
@@ -24,6 +20,7 @@ from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, STATE_KEPT, Job
 from hybridgen.engine.options import Limits
 from hybridgen.engine.outputs import remove_parts
 from hybridgen.engine.report import Report
+from hybridgen.engine.signed import await_key, signed, verified
 from hybridgen.errors import RunFailed
 
 IMPORTS = "hybridgen.engine.imports"
@@ -84,10 +81,10 @@ def _work(context: RankContext, job: Job) -> Report:
     return work(context, job)
 
 
-def clean_up(job: Job, status: Status) -> list[str]:
-    """Remove what is unfinished, and tell what rank 0 has finished and left behind."""
+def clean_up(job: Job, status: Status, rank: int = 0) -> list[str]:
+    """Remove what is unfinished, and tell what the rank that writes the clip has finished and left behind."""
     remove_parts(job.parts)
-    marks, notes = status.marks(0), []
+    marks, notes = status.marks(rank), []
     with suppress(OSError):
         if CLIP_DONE in marks and Path(marks[CLIP_DONE]).exists():
             notes.append(f"the clip is complete: {marks[CLIP_DONE]}")
@@ -154,21 +151,9 @@ def _agree(job: Job | None, here: JoinedRank, store: Any) -> Job:
     """
     if here.rank == 0:
         assert job is not None
-        data = packed(job.without_images())
-        store.set("job", _signature(here, data) + data)
+        store.set("job", signed(here, job.without_images()))
         return job
-    while not store.check(["job"]):
-        time.sleep(0.05)
-    sent = store.get("job")
-    size = len(_signature(here, b""))
-    if not hmac.compare_digest(sent[:size], _signature(here, sent[size:])):
-        raise RunFailed("launcher", f"the job in the store is not signed with this rank's {environment.SECRET}")
-    agreed = unpacked(sent[size:], like=job or PARTS)
+    agreed = verified(here, await_key(store, "job"), like=job or PARTS)
     if not isinstance(agreed, Job):
         raise RunFailed("launcher", "the store holds something else than a job")
     return agreed
-
-
-def _signature(here: JoinedRank, data: bytes) -> bytes:
-    """What only a rank with the secret can make of the data."""
-    return hmac.digest(here.secret.encode(), data, hashlib.sha256)

@@ -33,6 +33,8 @@ class Ticket:
         """The event before the present, such as the last step."""
         self.replica = 0
         """The replica that makes the clip, or made it."""
+        self.size: int | None = None
+        """Bytes of the clip's file, where another machine may have written it."""
         self.tries = 0
         """Times that ranks were lost which made it."""
         self.lost_on: object = None

@@ -40,13 +40,15 @@ def work(context: RankContext, job: Job) -> Report:
     return report
 
 
-def stay(context: RankContext) -> None:
+def stay(context: RankContext, orders: Orders | None = None) -> None:
     """Make clip after clip on this rank, all with the model that the first one loads.
+
+    orders: where they come from; by default from the launcher on this machine.
 
     What all ranks find wrong with a clip ends that clip; any other error ends the rank.
     """
     quiet_libraries()
-    orders, rank = Orders(context), None
+    orders, rank = orders or Orders(context), None
     for job in orders.jobs():
         started = time.perf_counter()
         if rank is None:

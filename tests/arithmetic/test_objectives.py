@@ -180,9 +180,18 @@ def test_the_page_of_copies_fits_and_says_how_they_are_started(
     commands = [line for line in out.splitlines() if "hybridgen run" in line or "hybridgen plan" in line]
     assert max(len(line) for line in out.splitlines() if line not in commands) <= int(width)
     words = " ".join(out.split())
-    assert "one command starts those of one host" in words and "--shard 1/3" in words and "on 72 x GB200" in words
+    start = "torchrun --nnodes 17 --nproc-per-node 4 ... -m hybridgen run"
+    assert start in words and "--prompts FILE" in words and "on 72 x GB200" in words
     run = next(line for line in commands if line.startswith("run "))
-    assert call([*shlex.split(run.removeprefix("run"))[1:], "--dry-run"]) == 0
+    assert "--replicas 34 --count 100" in run
+    tiny = ("--model", "tiny:wan2.2-t2v", "--frames", "5", "--device", "cpu", "--dry-run")
+    assert call([*shlex.split(run.removeprefix("run"))[1:], *tiny]) == 0
+
+
+def test_copies_that_do_not_fill_hosts_are_started_one_by_one(plan: Any) -> None:
+    words = " ".join(plan("--gpus 12 --hardware h100 --cfg 2 --ring 3 --objective throughput").split())
+    assert "2 copies of 6 GPUs" in words and "--replicas" not in words
+    assert "--shard 1/2, 2/2" in words and "neither fill hosts nor share one evenly" in words
 
 
 def test_copies_on_one_host_are_started_by_the_command_that_is_printed(

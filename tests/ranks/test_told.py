@@ -269,8 +269,9 @@ def test_a_server_that_is_no_store_does_not_hold_the_wait() -> None:
 
 def test_a_job_without_the_secret_is_refused() -> None:
     from hybridgen.engine import launch
+    from hybridgen.engine.signed import signed
 
     store: Any = vars(dist)["HashStore"]()
-    store.set("job", launch._signature(HERE, b"{}") + b"{}")
+    store.set("job", signed(HERE, {}))
     with pytest.raises(RunFailed, match="not signed"):
         launch._agree(None, replace(HERE, rank=1, secret="s"), store)

@@ -25,6 +25,7 @@ from hybridgen.distributed import peak_memory
 from hybridgen.distributed.processes import RankContext, run_local
 from hybridgen.distributed.rendezvous import init_process_group
 from hybridgen.distributed.status import Cause, Status, cause_of
+from hybridgen.engine.replicas import Replicas
 from hybridgen.errors import RunFailed
 from tests.support import huge_pages
 
@@ -178,5 +179,6 @@ def without_memory() -> None:
 
 def pids(engine: Engine, replica: int = 0) -> list[int]:
     """The processes of a replica's ranks, in their order; none while it has no ranks."""
+    assert isinstance(engine.ranks, Replicas)
     ranks = engine.ranks.residents[replica].ranks
     return [process.pid or 0 for process in ranks.processes] if ranks is not None else []
