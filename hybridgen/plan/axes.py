@@ -111,7 +111,7 @@ class Degree(Setting):
     def type(self) -> Any:
         return int | str if self.reads else int if len(self.axes) == 1 else str
 
-    @property
+    @cached_property
     def one(self) -> Value:
         """The value that splits nothing."""
         return 1 if len(self.axes) == 1 else (1, 1)

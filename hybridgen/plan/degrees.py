@@ -7,7 +7,7 @@ concrete class `Degrees` of their table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -105,9 +105,13 @@ class Degrees:
         """Ranks of the mesh; axes laid over it, such as the VAE's, multiply nothing."""
         return math.prod([self.sizes[name] for name in self.default_order])
 
-    def used(self) -> list[Degree]:
+    def used(self) -> Sequence[Degree]:
         """The degrees above 1, in the order of the fields."""
-        return [degree for degree in self.table if self.value(degree) != degree.one]
+        return self._used
+
+    @cached_property
+    def _used(self) -> tuple[Degree, ...]:
+        return tuple(degree for degree in self.table if self.value(degree) != degree.one)
 
     def used_options(self) -> list[Option]:
         """The options of the degrees above 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -44,14 +43,20 @@ class Layout:
 
     def rank(self, coordinates: dict[str, int]) -> int:
         """The rank at these coordinates (axes that are left out count as 0)."""
-        rank = 0
-        for axis, size in zip(self.order, self.sizes, strict=True):
-            rank = rank * size + coordinates.get(axis, 0)
-        return rank
+        return sum(self.strides[axis] * place for axis, place in coordinates.items())
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """Distance in ranks between neighbours on every axis."""
+        found, stride = {}, 1
+        for axis, size in zip(reversed(self.order), reversed(self.sizes), strict=True):
+            found[axis] = stride
+            stride *= size
+        return found
 
     def stride(self, axis: str) -> int:
         """Distance in ranks between neighbours on an axis."""
-        return math.prod(self.sizes[self.order.index(axis) + 1 :])
+        return self.strides[axis]
 
     def group(self, rank: int, axes: Sequence[str]) -> list[int]:
         """The ranks that differ from `rank` only on `axes`, ordered by their coordinates on `axes` as listed."""
@@ -95,6 +100,10 @@ class Layout:
 
     def vae_ranks(self) -> list[int]:
         """The ranks that decode and encode."""
+        return self._vae_ranks
+
+    @cached_property
+    def _vae_ranks(self) -> list[int]:
         return self.overlay("vae")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from hybridgen.errors import RequestError
 
@@ -25,8 +26,13 @@ def parse_pair(flag: str, text: str, meaning: str, nearest: str = "") -> tuple[i
 
 def divisors(n: int) -> list[int]:
     """All positive divisors of n, ascending."""
+    return list(_divisors(n))
+
+
+@lru_cache(maxsize=1024)
+def _divisors(n: int) -> tuple[int, ...]:
     low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return sorted({*low, *(n // d for d in low)})
+    return tuple(sorted({*low, *(n // d for d in low)}))
 
 
 def nearest(value: int, legal: Iterable[int]) -> list[int]:

@@ -92,7 +92,7 @@ class Plan:
         """Whether the result differs from one rank's by rounding only."""
         return self.exact_split and self.settings.exact
 
-    @property
+    @cached_property
     def exact_split(self) -> bool:
         """Whether spreading the clip over ranks changes it by rounding only."""
         return all(degree.exact is None or degree.exact(self) for degree in self.degrees.used())

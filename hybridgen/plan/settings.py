@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from hybridgen.errors import RequestError, did_you_mean
@@ -141,7 +142,7 @@ class Settings:
     timesteps: tuple[float, ...] = ()
     """Timesteps of a distilled schedule; empty means the schedule's own."""
 
-    @property
+    @cached_property
     def chosen(self) -> dict[str, Choice]:
         """The values of the table that are used, by setting."""
         names = {

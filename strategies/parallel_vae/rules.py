@@ -63,13 +63,15 @@ def pixel_shape(plan: Plan) -> tuple[int, int, int, int]:
 def violations(plan: Plan) -> Iterator[RequestError]:
     width, world = plan.degrees.vae, plan.world_size
     half, rows = plan.degrees.half, widest(plan)
+    if (1 <= width <= half or width == world) and width <= rows:
+        return
     legal = sorted({*range(1, min(half, rows) + 1), *([world] if world <= rows else [])})
     if not 1 <= width <= half and width != world:
         limit = f"not between 1 and {half}, the ranks of the run" if half > 1 else "more than the one rank of the run"
         if world > half:
             limit = f"neither between 1 and {half} (the ranks of one cfg half) nor all {world} ranks"
         yield not_legal("vae-width", "vae", width, f"is {limit}", legal)
-    elif width > rows:
+    else:
         what = "columns" if split_dim(plan) == -1 else "rows"
         limit = f"more than the {rows} latent {what} of {plan.clip.width}x{plan.clip.height}"
         yield not_legal("vae-rows", "vae", width, f"is {limit}", legal)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybridgen.errors import RequestError
-from hybridgen.plan.axes import Axis, Degree, Value
+from hybridgen.plan.axes import Axis, Degree
 from hybridgen.plan.numbers import divisors, not_legal
 from hybridgen.plan.plan import FP32, Plan
 from hybridgen.plan.traffic import Message, Phase
@@ -23,16 +23,23 @@ RULES = {
 }
 
 
+def legal_degrees(plan: Plan) -> list[int]:
+    """Degrees that the model's heads and feed-forward channels allow."""
+    facts = plan.facts.transformer
+    return divisors(math.gcd(facts.heads, facts.key_heads, facts.ffn))
+
+
 def violations(plan: Plan) -> Iterator[RequestError]:
     tp, facts = plan.degrees.tp, plan.facts.transformer
-    legal = [t for t in divisors(facts.heads) if facts.key_heads % t == 0 and facts.ffn % t == 0]
     for rule, size, what in (
         ("tp-heads", facts.heads, "heads"),
         ("tp-heads", facts.key_heads, "K/V heads"),
         ("tp-ffn", facts.ffn, "feed-forward channels"),
     ):
         if size % tp:
-            yield not_legal(rule, "tp", tp, f"does not divide the {size} {what} of {plan.facts.name}", legal)
+            yield not_legal(
+                rule, "tp", tp, f"does not divide the {size} {what} of {plan.facts.name}", legal_degrees(plan)
+            )
             return
 
 
@@ -87,9 +94,9 @@ TP = Axis(
 )
 
 
-def choices(degree: Degree, plan: Plan, left: int) -> list[Value]:
-    """Degrees that the model's heads and feed-forward channels allow."""
-    return [tp for tp in divisors(left) if not any(violations(replace(plan, degrees=plan.degrees.changed(tp=tp))))]
+def choices(degree: Degree, plan: Plan, left: int) -> list[int]:
+    """Legal degrees that divide the remaining ranks."""
+    return [tp for tp in legal_degrees(plan) if left % tp == 0]
 
 
 STRATEGY = Strategy(

@@ -32,13 +32,14 @@ def legal_degrees(plan: Plan) -> list[int]:
 def violations(plan: Plan) -> Iterator[RequestError]:
     ulysses, tp = plan.degrees.ulysses, plan.degrees.tp
     heads, key_heads = plan.heads
-    left = f"{heads} heads" if tp == 1 else f"{heads} heads that --tp {tp} leaves"
-    model, legal = plan.facts.name, legal_degrees(plan)
+    model = plan.facts.name
     if heads % ulysses:
-        yield not_legal("ulysses-heads", "ulysses", ulysses, f"does not divide the {left} of {model}", legal)
+        left = f"{heads} heads" if tp == 1 else f"{heads} heads that --tp {tp} leaves"
+        complaint = f"does not divide the {left} of {model}"
+        yield not_legal("ulysses-heads", "ulysses", ulysses, complaint, legal_degrees(plan))
     elif key_heads % ulysses and ulysses % key_heads:
         complaint = f"neither divides nor is a multiple of the {key_heads} K/V heads of {model}"
-        yield not_legal("ulysses-kv-heads", "ulysses", ulysses, complaint, legal)
+        yield not_legal("ulysses-kv-heads", "ulysses", ulysses, complaint, legal_degrees(plan))
 
 
 def traffic(plan: Plan, rank: int) -> Iterator[Message]:

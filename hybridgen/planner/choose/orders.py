@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
-from hybridgen.plan.traffic import Message
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import Borders, borders
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
-from hybridgen.planner.price import cost
 from hybridgen.planner.price import vae as vae_price
-from hybridgen.strategies.registry import AXES
+from hybridgen.planner.price.cost import Exchanges
+from hybridgen.strategies.registry import AXES, Degrees
 
 ALIKE = 0.01
 """Orders whose exchanges differ by no more than this share count as equal."""
@@ -26,18 +25,20 @@ def used_axes(plan: Plan) -> list[str]:
     return [axis for axis in plan.order if plan.degrees.size(axis) > 1]
 
 
-def best_order(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None = None) -> Plan:
+def best_order(plan: Plan, hardware: Hardware, exchanges: Exchanges | None = None) -> Plan:
     """The plan in the fastest mesh order; the default one among equals. Inside one domain all orders are equal.
 
-    messages: those of cost.denoise_messages(), if they are known.
+    exchanges: those of the plan, if they are known.
 
     What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
-    is one of them as the slowest, and the best order of the others.
+    is one of them as the slowest, and the best order of the others. Axes whose ranks fill an equal part of a domain
+    cost the same in every order, so that only the default one is looked at, unless they decide how the VAE's ranks lie.
     """
     places = borders(plan.world_size, hardware)
     if places.are_alike(plan.world_size):
         return plan
-    price = _axis_pricer(plan, hardware, places, messages)
+    price, sizes = _axis_pricer(plan, hardware, places, exchanges or Exchanges(plan, hardware)), plan.degrees.sizes
+    parting = _parting(plan.degrees)
 
     @cache
     def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
@@ -45,11 +46,12 @@ def best_order(plan: Plan, hardware: Hardware, messages: Sequence[Message] | Non
         if not axes:
             return 0.0, 1, ()
         least, world, chosen = math.inf, 1, axes
-        for axis in axes:
-            seconds, stride, order = best(tuple(other for other in axes if other != axis))
+        are_alike = parting.isdisjoint(axes) and places.hold_evenly(math.prod([sizes[axis] for axis in axes]))
+        for place, axis in enumerate(axes[:1] if are_alike else axes):
+            seconds, stride, order = best(axes[:place] + axes[place + 1 :])
             seconds += price(axis, stride)
             if seconds < least * (1 - ALIKE):
-                least, world, chosen = seconds, stride * plan.degrees.size(axis), (axis, *order)
+                least, world, chosen = seconds, stride * sizes[axis], (axis, *order)
         return least, world, chosen
 
     axes = tuple(used_axes(plan))
@@ -57,26 +59,29 @@ def best_order(plan: Plan, hardware: Hardware, messages: Sequence[Message] | Non
     return plan if chosen == axes else replace(plan, order=(*chosen, *(axis for axis in AXES if axis not in chosen)))
 
 
-def _axis_pricer(
-    plan: Plan, hardware: Hardware, places: Borders, messages: Sequence[Message] | None
-) -> Callable[[str, int], float]:
+def _axis_pricer(plan: Plan, hardware: Hardware, places: Borders, exchanges: Exchanges) -> Callable[[str, int], float]:
     """A function that gives the seconds of an axis by the distance of its neighbours in ranks.
 
     The VAE's ranks run one guidance branch, so that the place of cfg decides how they lie.
     """
     degrees, world = plan.degrees, plan.world_size
-    price = cost.pricer(plan, hardware, messages)
     decoding = cache(lambda where: vae_price.vae_seconds(plan, hardware, where))
-    halved = 1 < degrees.vae < world
+    parting = _parting(degrees)
 
+    @cache
     def seconds(axis: str, stride: int) -> float:
         size = degrees.size(axis)
-        found = price(axis, span_of_axis(stride, size, world, places))
-        if halved and degrees.axes[axis].divides == "branches":
+        found = exchanges.seconds(axis, span_of_axis(stride, size, world, places))
+        if axis in parting:
             found += decoding(vae_span(degrees.vae, stride, size, places))
         return found
 
     return seconds
+
+
+def _parting(degrees: Degrees) -> set[str]:
+    """Axes that decide how the VAE's ranks lie: those between guidance branches, where the VAE has a part of one."""
+    return set(degrees.axes_of("branches")) if 1 < degrees.vae < degrees.world else set()
 
 
 @lru_cache(maxsize=1024)

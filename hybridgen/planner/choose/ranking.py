@@ -82,7 +82,8 @@ class Candidate:
     @property
     def kind(self) -> frozenset[str]:
         """The strategies that the plan uses; plans of one kind differ only in degrees."""
-        return frozenset(s.name for s in registry.active(self.plan) if not s.is_overlaid)
+        used = self.plan.degrees.used()
+        return frozenset(registry.BY_DEGREE[degree.name].name for degree in used if not degree.is_overlaid)
 
     @property
     def bytes_per_step(self) -> dict[str, int]:

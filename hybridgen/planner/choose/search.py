@@ -13,7 +13,7 @@ from hybridgen.planner.choose.ranking import Candidate, ranked
 from hybridgen.planner.hardware.hosts import borders
 from hybridgen.planner.hardware.topology import Span, span
 from hybridgen.planner.price import vae as vae_price
-from hybridgen.planner.price.cost import cost, denoise_messages, one_gpu_seconds
+from hybridgen.planner.price.cost import Exchanges, cost, one_gpu_seconds
 from hybridgen.planner.price.vae import Tail
 from hybridgen.recipe import legal as candidates
 from hybridgen.strategies.registry import Degrees
@@ -56,10 +56,10 @@ def _priced(ask: Ask) -> Iterator[Candidate]:
         return vae_price.tail(replace(template, degrees=Degrees(vae=width)), hardware, where)
 
     for legal in candidates.legal_plans(template, gpus, ask.given, lambda degrees: {"vae": width(degrees.half)}):
-        messages = denoise_messages(legal)
-        plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware, messages)
+        exchanges = Exchanges(legal, hardware)
+        plan = replace(legal, order=ask.order) if ask.order else best_order(legal, hardware, exchanges)
         around = tail(plan.degrees.vae, span(plan.layout, "vae", places))
-        yield Candidate(plan, cost(plan, hardware, tail=around, messages=messages), one_gpu, hardware, ask.limit)
+        yield Candidate(plan, cost(plan, hardware, tail=around, exchanges=exchanges), one_gpu, hardware, ask.limit)
 
 
 def rejections(candidate: Candidate, ask: Ask) -> list[Rejected]:

@@ -45,9 +45,10 @@ class Link:
 
     def rate(self, collective: str) -> float:
         """Bytes a second that one GPU sends in this kind of message."""
-        names = {"all_to_all": None, "all_reduce": self.reduce, "p2p": self.neighbour}
-        share = names.get(collective, self.gather)
-        return self.bandwidth.value * (share.value if share else 1.0)
+        if collective == "all_to_all":
+            return self.bandwidth.value
+        share = {"all_reduce": self.reduce, "p2p": self.neighbour}.get(collective, self.gather)
+        return self.bandwidth.value * share.value
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name."""
@@ -152,6 +153,10 @@ class Hardware:
     """GPUs of every host, in the order in which ranks fill them, where hosts differ."""
     cards: tuple[str, ...] = ()
     """The kinds of cards with their numbers, where there are several; every figure is that of the worst of them."""
+
+    def __hash__(self) -> int:
+        """A hash of two fields: what is remembered by machine is asked for too often to hash every constant."""
+        return hash((self.name, self.attention.value))
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Every constant with its name, those of links as inside.bandwidth."""

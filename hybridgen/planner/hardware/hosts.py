@@ -75,6 +75,10 @@ class Borders(NamedTuple):
         """Whether any two of so many ranks are joined by the same link."""
         return self.is_one_domain(ranks) and (self.near == 1 or ranks <= self.near)
 
+    def hold_evenly(self, ranks: int) -> bool:
+        """Whether any so many ranks from a multiple of that number on are joined by the same link."""
+        return not self.starts and self.domain % ranks == 0 and (self.near == 1 or self.near % ranks == 0)
+
     def sizes(self, ranks: int) -> list[int]:
         """How many of so many ranks stand in each domain."""
         starts = self.starts or range(0, ranks, self.domain)

@@ -6,8 +6,8 @@ Ranks fill domains (GPUs joined by the inside link) in order; hosts.py says whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from hybridgen.plan.layout import Layout
@@ -58,7 +58,15 @@ def _fewest(stride: int, size: int, world: int, part: int) -> int:
     # The first and the last group of a block: if a border of parts lies in the block, one of them crosses it.
     # Only the place in a part matters.
     starts = {(first + offset) % part for first in range(0, world, block) for offset in (0, stride - 1)}
-    return min(min(Counter(rank // part for rank in range(s, s + block, stride)).values()) for s in starts)
+    return min(_fewest_from(start, stride, size, part) for start in starts)
+
+
+def _fewest_from(start: int, stride: int, size: int, part: int) -> int:
+    """Ranks of the part that holds fewest, of `size` ranks from `start` on, which lies in the first part; a stride is
+    shorter than a part."""
+    borders = range(part, start + (size - 1) * stride + 1, part)
+    before = [0, *(-((start - border) // stride) for border in borders), size]
+    return min(after - so_far for so_far, after in pairwise(before))
 
 
 @lru_cache(maxsize=4096)
@@ -86,15 +94,19 @@ def link(hardware: Hardware, where: Span) -> Link:
     return hardware.near if hardware.near is not None and is_near else hardware.between
 
 
-class Load(NamedTuple):
-    """What of a message a rank sends over one link."""
+class Share(NamedTuple):
+    """The part of a message that a rank sends over one link."""
 
     link: Link
-    size: float
+    part: float
+    """Bytes over this link, in units of what the rank sends to one of its peers."""
+    rate: float
+    """Bytes a second that one GPU sends over it in such a message."""
 
 
-def loads(hardware: Hardware, collective: str, size: float, where: Span) -> Iterator[Load]:
-    """What of a collective's `size` bytes a rank sends over each link in use, innermost first.
+@lru_cache(maxsize=4096)
+def shares(hardware: Hardware, collective: str, where: Span) -> tuple[Share, ...]:
+    """What of a collective's bytes a rank sends over each link in use, innermost first.
 
     An all-to-all sends every peer its part. What leaves a domain counts for the inside link as well: it crosses a
     shared bus, and elsewhere the copies that bound what a GPU reaches of its link are the same. A gather or a reduction
@@ -103,12 +115,14 @@ def loads(hardware: Hardware, collective: str, size: float, where: Span) -> Iter
     """
     near, within = hardware.near, 1
     levels = [(hardware.inside, where.together, True), (hardware.outside, where.size, False)]
+    found = []
     for by, ranks, is_shared in [(near, where.near, near.shared_bus), *levels] if near else levels:
         beyond, further = (where.size - within), (where.size - ranks)
         if within < where.size:
-            share = (beyond if is_shared else beyond - further) if collective == "all_to_all" else beyond / within
-            yield Load(by, size * share / (where.size - 1))
+            part = (beyond if is_shared else beyond - further) if collective == "all_to_all" else beyond / within
+            found.append(Share(by, part, by.rate(collective)))
         within = ranks
+    return tuple(found)
 
 
 def farthest(hardware: Hardware, places: Borders, ranks: int) -> Link:
@@ -120,10 +134,10 @@ def farthest(hardware: Hardware, places: Borders, ranks: int) -> Link:
 
 def sent_over(by: Link, hardware: Hardware, collective: str, size: float, where: Span) -> float:
     """Bytes that a rank sends over one link, of a message of `size` bytes."""
-    found = list(loads(hardware, collective, size, where))
+    found, peers = shares(hardware, collective, where), where.size - 1
     if collective == "p2p":
         return size if found[-1].link is by else 0.0
-    return sum(one.size for one in found if one.link is by)
+    return sum(size * one.part / peers for one in found if one.link is by)
 
 
 def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Span) -> float:
@@ -132,6 +146,6 @@ def exchange_seconds(hardware: Hardware, collective: str, size: float, where: Sp
     by = link(hardware, where)
     if collective == "p2p":
         return by.hop.value + size / by.rate(collective)
-    sent = loads(hardware, collective, size, where)
+    found, peers = shares(hardware, collective, where), where.size - 1
     least = size / hardware.inside.rate(collective) if where.crosses else 0.0
-    return by.latency.value + max(least, *(one.size / one.link.rate(collective) for one in sent))
+    return by.latency.value + max(least, *[size * one.part / peers / one.rate for one in found])

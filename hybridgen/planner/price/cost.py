@@ -8,19 +8,20 @@ hops behind the attention over the block before, those of PipeFusion's hidden st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message
-from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.constants import Hardware, Link
 from hybridgen.planner.hardware.hosts import borders, spread
 from hybridgen.planner.hardware.topology import Span, exchange_seconds, farthest, link, sent_over, span
 from hybridgen.planner.price import compute, ranges
 from hybridgen.planner.price import vae as vae_price
+from hybridgen.planner.price.compute import BlockSeconds
 from hybridgen.planner.price.kinds import kinds
 from hybridgen.planner.price.settings import computed
 from hybridgen.planner.price.vae import Tail
@@ -88,14 +89,15 @@ def cost(
     hardware: Hardware,
     streamed: bool = True,
     tail: Tail | None = None,
-    messages: Sequence[Message] | None = None,
+    exchanges: Exchanges | None = None,
 ) -> Cost:
     """The whole prediction for one plan under its mesh order.
 
-    tail, messages: what vae.tail() and denoise_messages() give, if they are known. Messages are those of any order.
+    tail, exchanges: what vae.tail() and Exchanges() give, if they are known; exchanges are those of any order.
     """
     decode, end = tail or vae_price.tail(plan, hardware, streamed=streamed)
-    return Cost(tuple(denoise_items(plan, hardware, messages)), decode, end, ranges.share(plan, hardware))
+    items = denoise_items(plan, hardware, exchanges or Exchanges(plan, hardware))
+    return Cost(tuple(items), decode, end, ranges.share(plan, hardware))
 
 
 def denoise_messages(plan: Plan) -> list[Message]:
@@ -120,14 +122,15 @@ def _messages(plan: Plan, rank: int) -> list[Message]:
     return [m for m in own if m.phase == "denoise"]
 
 
-def denoise_items(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None = None) -> list[Item]:
+def denoise_items(plan: Plan, hardware: Hardware, exchanges: Exchanges) -> list[Item]:
     """Items of the denoise time; equal for every rank but for padding."""
-    items, places = _computing(plan, hardware), borders(plan.world_size, hardware)
+    items, places = _computing(plan, hardware, exchanges.block), borders(plan.world_size, hardware)
     slowest = farthest(hardware, places, plan.world_size)
-    for message in denoise_messages(plan) if messages is None else messages:
-        where = span(plan.layout, message.axis, places)
-        far = message.count * sent_over(slowest, hardware, message.collective, message.size, where)
-        items.append(_exchange(plan, hardware, message, where)._replace(far=round(far)))
+    for axis, messages in exchanges.by_axis.items():
+        where = span(plan.layout, axis, places)
+        for message, item in zip(messages, exchanges.items(axis, where), strict=True):
+            far = message.count * sent_over(slowest, hardware, message.collective, message.size, where)
+            items.append(item._replace(far=round(far)))
     share = computed(plan).value
     return [_part(item, share) for item in _joined(items) if item.seconds or item.size]
 
@@ -139,21 +142,7 @@ def _part(item: Item, share: float) -> Item:
     return item._replace(seconds=item.seconds * share, size=round(item.size * share), far=round(item.far * share))
 
 
-def pricer(plan: Plan, hardware: Hardware, messages: Sequence[Message] | None) -> Callable[[str, Span], float]:
-    """A function from the span of an axis to the seconds of its exchanges, to compare mesh orders."""
-    by_axis: dict[str, list[Message]] = {}
-    for message in denoise_messages(plan) if messages is None else messages:
-        by_axis.setdefault(message.axis, []).append(message)
-
-    @cache
-    def exchanges(axis: str, where: Span) -> float:
-        return sum(_exchange(plan, hardware, message, where).seconds for message in by_axis.get(axis, ()))
-
-    return exchanges
-
-
-def _computing(plan: Plan, hardware: Hardware) -> list[Item]:
-    block = compute.block_seconds(plan, hardware)
+def _computing(plan: Plan, hardware: Hardware, block: BlockSeconds) -> list[Item]:
     layers = max(plan.stage_sizes)
     count = plan.passes * layers
     items = [
@@ -197,31 +186,54 @@ def _bubbles(plan: Plan, stage: float) -> float:
     return stage * (sync * (stages - 1) + (steps - sync) * branches * missing)
 
 
-def _exchange(plan: Plan, hardware: Hardware, message: Message, where: Span) -> Item:
-    by, patches = link(hardware, where), plan.tokens.patches
-    if message.overlaps == "attention":
-        seconds, bound = _ring(plan, hardware, message, where), "latency"
-    else:
-        count, size = message.count * patches, message.size / patches  # patch by patch: as many bytes in all
-        each = exchange_seconds(hardware, message.collective, size, where)
-        if message.overlaps == "next pass":
-            busy = compute.block_seconds(plan, hardware).total * len(plan.blocks(0)) / patches
-            each -= min(size / by.bandwidth.value, busy)
-        seconds = count * each
-        bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
-    return Item(message.strategy, seconds, bound, message.axis, message.total, by.name)
+class Exchanges:
+    """The exchanges of a plan's axes, priced by the span of an axis, which is all that the mesh order decides.
 
-
-def _ring(plan: Plan, hardware: Hardware, message: Message, where: Span) -> float:
-    """Seconds that a ring takes longer than its attention: per step a merge, the bytes that are not hidden, the wait of
-    an exchange with a neighbour, and in all at least `hardware.ring`.
+    Every span is priced once, so that mesh orders are compared, and the chosen one is priced, without repetition.
     """
-    ring, by, patches = plan.degrees.ring, link(hardware, where), plan.tokens.patches
-    block = compute.block_seconds(plan, hardware).attention / ring / patches
-    uncovered = max(message.size / patches / by.rate("p2p") - block, 0.0)
-    step = block + compute.merge_seconds(plan, hardware) / patches + by.hop.value
-    longer = max(step, hardware.ring.value) - block
-    return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps
+
+    def __init__(self, plan: Plan, hardware: Hardware) -> None:
+        self.plan, self.hardware = plan, hardware
+        self.block = compute.block_seconds(plan, hardware)
+        self.by_axis: dict[str, list[Message]] = {}
+        for message in denoise_messages(plan):
+            self.by_axis.setdefault(message.axis, []).append(message)
+        self._known: dict[tuple[str, Span], list[Item]] = {}
+
+    def seconds(self, axis: str, where: Span) -> float:
+        """Seconds of all exchanges of an axis that has this span."""
+        return sum([item.seconds for item in self.items(axis, where)])
+
+    def items(self, axis: str, where: Span) -> list[Item]:
+        """An item for every message of an axis that has this span."""
+        if (axis, where) not in self._known:
+            self._known[axis, where] = [self._item(message, where) for message in self.by_axis.get(axis, ())]
+        return self._known[axis, where]
+
+    def _item(self, message: Message, where: Span) -> Item:
+        by, patches = link(self.hardware, where), self.plan.tokens.patches
+        if message.overlaps == "attention":
+            seconds, bound = self._ring(message, by), "latency"
+        else:
+            count, size = message.count * patches, message.size / patches  # patch by patch: as many bytes in all
+            each = exchange_seconds(self.hardware, message.collective, size, where)
+            if message.overlaps == "next pass":
+                busy = self.block.total * len(self.plan.blocks(0)) / patches
+                each -= min(size / by.bandwidth.value, busy)
+            seconds = count * each
+            bound = "link" if size / by.bandwidth.value > each / 2 else "latency"
+        return Item(message.strategy, seconds, bound, message.axis, message.total, by.name)
+
+    def _ring(self, message: Message, by: Link) -> float:
+        """Seconds that a ring takes longer than its attention: per step a merge, the bytes that are not hidden, the
+        wait of an exchange with a neighbour, and in all at least `hardware.ring`.
+        """
+        ring, patches = self.plan.degrees.ring, self.plan.tokens.patches
+        block = self.block.attention / ring / patches
+        uncovered = max(message.size / patches / by.rate("p2p") - block, 0.0)
+        step = block + compute.merge_seconds(self.plan, self.hardware) / patches + by.hop.value
+        longer = max(step, self.hardware.ring.value) - block
+        return message.count * patches * (uncovered + longer * ring / (ring - 1))  # counts hops, one fewer than steps
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:
