@@ -12,17 +12,15 @@ import typer
 
 from hybridgen.cli import text
 from hybridgen.cli.options import given_words, with_flags
-from hybridgen.cli.plan import explain, fleet, table
+from hybridgen.cli.plan import fleet, table
 from hybridgen.cli.plan.flags import ONCE, PlanFlags
 from hybridgen.cli.verb import Verb
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.planner.choose import recommend, report
 from hybridgen.planner.choose.ask import Recommendation
-from hybridgen.planner.choose.no_plan import all_rejected
 from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.ranking import Candidate, kinds
-from hybridgen.recipe.check import check
 from hybridgen.recipe.compose import compose
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.flags import words_of
@@ -123,6 +121,8 @@ class Page:
         """Write the chosen plan's recipe. Raises RequestError (save, output-exists, output-folder)."""
         if why := self.unloadable:
             raise RequestError("save", "save", path, f"no recipe can run this plan: {why}", tries=[{"save": None}])
+        from hybridgen.recipe.check import check
+
         save(portable(self.as_recipe(self.chosen), Path.cwd()), path, "save")
         private = [fault for fault in check(path) if fault.rule == "recipe-private"]
         text.say(*(f"warning: {fault.message}; it runs here, and is not to be shared" for fault in private))
@@ -134,6 +134,8 @@ class Page:
 
     def as_data(self) -> dict[str, Any]:
         """The page as plain data, for --json."""
+        from hybridgen.planner.choose.no_plan import all_rejected
+
         data = report.as_data(self.found, self.listed, all_rejected(self.found), self.frames)
         if self.own.scaling:
             data["scaling"] = [report.candidate_data(one.best) for one in recommend.scaling(self.found.asked)]
@@ -145,8 +147,12 @@ class Page:
         if self.own.scaling:
             return [*head, *table.scaling(recommend.scaling(self.found.asked))]
         if self.own.rejected:
+            from hybridgen.planner.choose.no_plan import all_rejected
+
             return [*head, *table.rejected(all_rejected(self.found))]
         if self.own.explain is not None:
+            from hybridgen.cli.plan import explain
+
             return [*head, *explain.page(self.found, self.chosen, self.own.explain)]
         return [*head, *table.plans(self.found, self.shown), "", *self._below()]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hybridgen.errors import RequestError
 
@@ -16,8 +15,7 @@ BARRED = object()
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What one key may hold: a value of a type, in a range, or a list of such values."""
 
     kind: type
@@ -118,7 +116,7 @@ def barred() -> Key:
 
 def listed(one: Key, least: int, most: int, default: Any = REQUIRED, null: bool = False) -> Key:
     """A list of values."""
-    return replace(one, length=(least, most), default=default, may_be_null=null)
+    return one._replace(length=(least, most), default=default, may_be_null=null)
 
 
 class Maybe(dict[str, Key]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +20,8 @@ NAMED = tuple(f"{name}_token" for name in ("pad", "eos", "bos", "unk", "sep", "c
 SIDE = only("left", "right", default="right")
 KEYS: Table = {
     **dict.fromkeys(NAMED, TOKEN),
-    "additional_special_tokens": replace(TOKEN, length=(0, 100_000)),
-    "extra_special_tokens": replace(TOKEN, length=(0, 100_000)),
+    "additional_special_tokens": TOKEN._replace(length=(0, 100_000)),
+    "extra_special_tokens": TOKEN._replace(length=(0, 100_000)),
     "model_max_length": number(1, 1e31, 1e30, null=True),
     "tokenizer_class": text(),
     "added_tokens_decoder": Key(str, default=None, may_be_object=True, named=True, length=(0, 1_000_000)),

@@ -10,9 +10,9 @@ hybridgen/distributed/attention.py runs what is chosen here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from hybridgen.errors import RequestError, did_you_mean
 
@@ -30,8 +30,7 @@ HALF = ("bfloat16", "float16")
 FLOATS = ("float32", *HALF)
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One attention kernel and what it can be given."""
 
     name: str

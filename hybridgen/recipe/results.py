@@ -50,12 +50,15 @@ class Result(NamedTuple):
 def results(wanted: Plan, gpus: int, hardware: str) -> Iterator[Result]:
     """Results of the wanted plan's model and clip on this many GPUs of a machine, however they were split.
 
-    Only files that name machine and model are parsed. Files of the package fit, since the tests check them.
+    Only files that name machine, model and number of GPUs are parsed. Files of the package fit, since the tests check
+    them.
     """
     names = (wanted.facts.name, *wanted.facts.aliases)
     for path in library.files():
         text = path.read_text(encoding="utf-8")
         if hardware not in text or not any(name in text for name in names):
+            continue
+        if re.search(rf"\bgpus: {gpus}\b", text) is None:
             continue
         recipe: Recipe = trusted(Recipe, source.read(path, FILE).content)
         if recipe.hardware.name != hardware or recipe.hardware.gpus != gpus:

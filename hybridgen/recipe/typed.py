@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -156,8 +156,7 @@ LARGEST = 2**64
 """Largest number that is used, seeds included; larger ones in YAML are read as text."""
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """Annotation of a number's range from `low` to `high`, both included: whole numbers, or all."""
 
     low: float
@@ -182,8 +181,7 @@ def as_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
-@dataclass(frozen=True)
-class Before:
+class Before(NamedTuple):
     """Mark of a type whose values may be written in a shorter way, from which `whole` makes the usual one."""
 
     whole: Callable[[Any], Any]

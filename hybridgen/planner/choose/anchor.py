@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.plan.plan import Plan
@@ -29,8 +29,7 @@ HALVINGS = 60
 """Steps of the search for a factor; each halves what it may be off."""
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A measured denoise time."""
 
     given: str

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.choose.anchor import Anchor
 from hybridgen.planner.choose.objective import Aim
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.hardware.constants import Hardware
@@ -19,6 +18,9 @@ from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.legal import Fixed, exact_only
 from hybridgen.recipe.resolve import given_degrees, order_of, template
 from hybridgen.strategies.registry import Degrees
+
+if TYPE_CHECKING:
+    from hybridgen.planner.choose.anchor import Anchor
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ranking import Candidate
@@ -75,8 +76,7 @@ class Aim:
         return candidate.cost.clip
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """What the copies of a plan make and cost, with every copy at work all the time but in the last turn of `clips`."""
 
     per_hour: float

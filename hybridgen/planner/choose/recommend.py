@@ -10,11 +10,8 @@ from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.numbers import divisors
-from hybridgen.planner.choose import anchor
 from hybridgen.planner.choose.ask import Ask, Recommendation, ask_for, rounder
 from hybridgen.planner.choose.counts import count_gpus, with_counts
-from hybridgen.planner.choose.fleet import best_fleet, every_fleet
-from hybridgen.planner.choose.no_plan import refusal
 from hybridgen.planner.choose.objective import Objective
 from hybridgen.planner.choose.options import PlanOptions
 from hybridgen.planner.choose.ranking import Candidate
@@ -51,6 +48,8 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
     except RequestError as error:
         raise error.changed(value=recipe.request.frames) if error.flag == "frames" else error from error
     if options.anchor is not None:
+        from hybridgen.planner.choose import anchor
+
         known = sum(machine.hosts) or MAX_RANKS
         measured = anchor.read(options.anchor, ask.template, machine, ask.fixed, known)
         ask = replace(ask, hardware=anchor.anchored(machine, measured), anchor=measured)
@@ -84,6 +83,8 @@ def recommend(ask: Ask) -> Recommendation:
     """
     found = search(ask)
     if not found.candidates:
+        from hybridgen.planner.choose.no_plan import refusal
+
         raise refusal(ask, found.rejected)
     return explained(found)
 
@@ -111,11 +112,15 @@ def with_fewer(ask: Ask) -> Recommendation:
 
 def with_copies(ask: Ask) -> Recommendation:
     """The recommendation for throughput or cost. Raises RequestError as recommend() does."""
+    from hybridgen.planner.choose.fleet import best_fleet
+
     return best_fleet(ask, widths(ask.gpus)) or recommend(ask)  # which says why there is none
 
 
 def fleets(ask: Ask) -> list[Candidate]:
     """Every possible plan of every width in as many copies as there is room for, to compare them."""
+    from hybridgen.planner.choose.fleet import every_fleet
+
     return every_fleet(ask, widths(ask.gpus))
 
 

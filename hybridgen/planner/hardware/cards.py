@@ -7,7 +7,7 @@ its GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
 def maker(generation: str) -> str:
@@ -15,8 +15,7 @@ def maker(generation: str) -> str:
     return "AMD" if generation.startswith("cdna") else "NVIDIA" if generation != "cpu" else ""
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A GPU and how it is usually joined with others."""
 
     name: str
@@ -72,11 +71,11 @@ H100 = Card(
     "h100", "H100 SXM", "hopper", 989, 67, 80, 3.35, "nvlink4", 400, aliases=("h100-sxm",),
     drivers=("H100 80GB HBM3",), sustained=792.1, low=(1979, 1979, 0),
 )  # fmt: skip
-H200 = replace(
-    H100, name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",), sustained=0.0
+H200 = H100._replace(
+    name="h200", title="H200", memory=141, bandwidth=4.8, aliases=("h200-sxm",), drivers=("H200",), sustained=0.0
 )
-H800 = replace(
-    H100, name="h800", title="H800 SXM", link="nvlink-400", aliases=("h800-sxm",), drivers=("H800",), sustained=0.0
+H800 = H100._replace(
+    name="h800", title="H800 SXM", link="nvlink-400", aliases=("h800-sxm",), drivers=("H800",), sustained=0.0
 )
 H100_PCIE = Card(
     "h100-pcie", "H100 PCIe", "hopper", 756, 51, 80, 2, "pcie5", 400, drivers=("H100 PCIe",), sustained=499.5,
@@ -86,26 +85,26 @@ H100_NVL = Card(
     "h100-nvl", "H100 NVL", "hopper", 835, 60, 94, 3.9, "pcie5", 400, drivers=("H100 NVL",), sustained=488.5,
     low=(1671, 1671, 0), bridge=("bridge-600", 2),
 )  # fmt: skip
-H200_NVL = replace(
-    H100_NVL, name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",), sustained=0.0,
+H200_NVL = H100_NVL._replace(
+    name="h200-nvl", title="H200 NVL", memory=141, bandwidth=4.8, drivers=("H200 NVL",), sustained=0.0,
     bridge=("bridge-900", 4),
 )  # fmt: skip
 A100 = Card(
     "a100", "A100 SXM 80 GB", "ampere", 312, 19.5, 80, 2, "nvlink3", 200, aliases=("a100-sxm", "a100-80gb"),
     drivers=("A100-SXM4-80GB",), sustained=267.9, low=(0, 624, 0),
 )  # fmt: skip
-A100_40 = replace(
-    A100, name="a100-40gb", title="A100 SXM 40 GB", memory=40, bandwidth=1.555, aliases=(), drivers=("A100-SXM4-40GB",)
+A100_40 = A100._replace(
+    name="a100-40gb", title="A100 SXM 40 GB", memory=40, bandwidth=1.555, aliases=(), drivers=("A100-SXM4-40GB",)
 )
-A100_PCIE = replace(
-    A100, name="a100-pcie", title="A100 PCIe 80 GB", bandwidth=1.935, link="pcie4", aliases=("a100-pcie-80gb",),
+A100_PCIE = A100._replace(
+    name="a100-pcie", title="A100 PCIe 80 GB", bandwidth=1.935, link="pcie4", aliases=("a100-pcie-80gb",),
     drivers=("A100 80GB PCIe",), sustained=256.4,
 )  # fmt: skip
-A100_PCIE_40 = replace(
-    A100_40, name="a100-pcie-40gb", title="A100 PCIe 40 GB", link="pcie4", drivers=("A100-PCIE-40GB",), sustained=256.4
+A100_PCIE_40 = A100_40._replace(
+    name="a100-pcie-40gb", title="A100 PCIe 40 GB", link="pcie4", drivers=("A100-PCIE-40GB",), sustained=256.4
 )
-A800 = replace(
-    A100, name="a800", title="A800 SXM 80 GB", link="nvlink-400", aliases=("a800-sxm", "a800-80gb"),
+A800 = A100._replace(
+    name="a800", title="A800 SXM 80 GB", link="nvlink-400", aliases=("a800-sxm", "a800-80gb"),
     drivers=("A800-SXM4-80GB",),
 )  # fmt: skip
 H20 = Card("h20", "H20", "hopper-h20", 148, 44, 96, 4, "nvlink4", 400, drivers=("H20",), low=(296, 296, 0))

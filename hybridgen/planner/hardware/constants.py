@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(NamedTuple):
     """One figure of a machine, in SI units."""
 
     value: float

@@ -7,8 +7,8 @@ the same GPU. hybridgen/plan/kernels.py says which kernel a run takes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from hybridgen.errors import RequestError
 from hybridgen.plan import kernels
@@ -22,8 +22,7 @@ STOCK = "sdpa"
 """torch's own choice, which is the usual kernel of the generation."""
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """What GPUs of one generation have in common."""
 
     usual: str
