@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from hybridgen.errors import RequestError
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.orders import best_order, vae_span
+from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import Borders
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.planner.hardware.lookup import find
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis
 from hybridgen.planner.price import cost, memory
+from hybridgen.recipe.legal import legal_plans
 from hybridgen.strategies.registry import AXES, Degrees
 from tests.support.published import PUBLISHED_CLIP, RACK, WAN22, wan
 
@@ -72,6 +76,34 @@ def test_the_chosen_order_is_the_fastest_of_all(hardware: str, degrees: Degrees)
     every = [seconds((*order, *rest)) for order in permutations(axes)]
     assert seconds(best_order(plan, machine).order) == pytest.approx(min(every), rel=1e-12)
     assert max(every) > 1.05 * min(every)
+
+
+def test_orders_that_are_left_out_would_not_have_been_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of random requests for several domains, against a search that leaves no order out."""
+    draw = random.Random(7)
+    drawn = list[tuple[Plan, Hardware]]()
+    while len(drawn) < 300:
+        hardware = find(draw.choice(["gb200-nvl72", "h100", "h100-nvl", "h200-nvl", "rtx4090", "a100"]))
+        gpus = draw.choice([6, 12, 16, 24, 48, 64, 144, 216, 288])
+        template = Plan(WAN22, PUBLISHED_CLIP, Degrees())
+        plans = legal_plans(template, gpus, laid=lambda degrees: {"vae": draw.choice([1, 2, 4, degrees.half])})
+        drawn += [(plan, hardware) for plan in draw.sample(plans, min(len(plans), 30))]
+    found = [best_order(plan, hardware).order for plan, hardware in drawn]
+    monkeypatch.setattr(Borders, "hold_evenly", lambda self, ranks: False)
+    assert found == [best_order(plan, hardware).order for plan, hardware in drawn]
+    assert sum(order != AXES for order in found) > 50
+
+
+def test_the_span_of_an_axis_is_that_of_its_worst_group() -> None:
+    """Every group of the axis rank by rank, where domains are filled in order and where a group ends within one."""
+    draw = random.Random(8)
+    for _ in range(300):
+        stride, size, blocks = draw.randint(1, 9), draw.randint(2, 12), draw.randint(1, 5)
+        world, domain = stride * size * blocks, draw.choice([2, 3, 4, 6, 8, 12, 72])
+        firsts = [block + offset for block in range(0, world, stride * size) for offset in range(stride)]
+        groups = [Counter(rank // domain for rank in range(first, first + stride * size, stride)) for first in firsts]
+        fewest = min(min(group.values()) for group in groups)
+        assert span_of_axis(stride, size, world, Borders(domain)).together == fewest, (stride, size, world, domain)
 
 
 def test_every_constant_has_an_origin() -> None:

@@ -14,7 +14,7 @@ from hybridgen.planner.hardware.hosts import Borders, borders
 from hybridgen.planner.hardware.topology import Span, span, span_of_axis, span_of_ranks
 from hybridgen.planner.price import vae as vae_price
 from hybridgen.planner.price.cost import Exchanges
-from hybridgen.strategies.registry import AXES, Degrees
+from hybridgen.strategies.registry import AXES
 
 ALIKE = 0.01
 """Orders whose exchanges differ by no more than this share count as equal."""
@@ -32,13 +32,13 @@ def best_order(plan: Plan, hardware: Hardware, exchanges: Exchanges | None = Non
 
     What an axis costs depends on which axes are faster than it, and not on their order. So the best order of some axes
     is one of them as the slowest, and the best order of the others. Axes whose ranks fill an equal part of a domain
-    cost the same in every order, so that only the default one is looked at, unless they decide how the VAE's ranks lie.
+    cost the same in every order, so that only the default one is looked at: no group of theirs leaves its part, and
+    every part holds as many ranks of one guidance branch.
     """
     places = borders(plan.world_size, hardware)
     if places.are_alike(plan.world_size):
         return plan
     price, sizes = _axis_pricer(plan, hardware, places, exchanges or Exchanges(plan, hardware)), plan.degrees.sizes
-    parting = _parting(plan.degrees)
 
     @cache
     def best(axes: tuple[str, ...]) -> tuple[float, int, tuple[str, ...]]:
@@ -46,7 +46,7 @@ def best_order(plan: Plan, hardware: Hardware, exchanges: Exchanges | None = Non
         if not axes:
             return 0.0, 1, ()
         least, world, chosen = math.inf, 1, axes
-        are_alike = parting.isdisjoint(axes) and places.hold_evenly(math.prod([sizes[axis] for axis in axes]))
+        are_alike = places.hold_evenly(math.prod([sizes[axis] for axis in axes]))
         for place, axis in enumerate(axes[:1] if are_alike else axes):
             seconds, stride, order = best(axes[:place] + axes[place + 1 :])
             seconds += price(axis, stride)
@@ -66,22 +66,17 @@ def _axis_pricer(plan: Plan, hardware: Hardware, places: Borders, exchanges: Exc
     """
     degrees, world = plan.degrees, plan.world_size
     decoding = cache(lambda where: vae_price.vae_seconds(plan, hardware, where))
-    parting = _parting(degrees)
+    halved = 1 < degrees.vae < world
 
     @cache
     def seconds(axis: str, stride: int) -> float:
         size = degrees.size(axis)
         found = exchanges.seconds(axis, span_of_axis(stride, size, world, places))
-        if axis in parting:
+        if halved and degrees.axes[axis].divides == "branches":
             found += decoding(vae_span(degrees.vae, stride, size, places))
         return found
 
     return seconds
-
-
-def _parting(degrees: Degrees) -> set[str]:
-    """Axes that decide how the VAE's ranks lie: those between guidance branches, where the VAE has a part of one."""
-    return set(degrees.axes_of("branches")) if 1 < degrees.vae < degrees.world else set()
 
 
 @lru_cache(maxsize=1024)
