@@ -86,6 +86,20 @@ def main() -> None:
 
 def call(arguments: list[str]) -> int:
     """Run one command and return its exit code. An error goes to stderr, in one line and a few of help."""
+    try:
+        return _called(arguments)
+    except (NobodyReads, BrokenPipeError):
+        for stream in (sys.stdout, sys.stderr):  # nothing is left to say, also at exit
+            with suppress(ValueError):  # it may be no file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        text.say(f"error[system]: {error}")
+        return 1
+
+
+def _called(arguments: list[str]) -> int:
+    """The same but for what the system refuses, such as output that cannot be written. Raises OSError, NobodyReads."""
     flags: dict[str, Any] = {}  # of the command, once they are read
     try:
         code: Any = built(app)(arguments, standalone_mode=False, obj=flags)
@@ -107,13 +121,6 @@ def call(arguments: list[str]) -> int:
         return 128 + stopped.number
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except (NobodyReads, BrokenPipeError):
-        for stream in (sys.stdout, sys.stderr):  # nothing is left to say, also at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        text.say(f"error[system]: {error}")
-        return 1
 
 
 def _wants_json(error: RequestError, arguments: list[str], flags: dict[str, Any]) -> bool:

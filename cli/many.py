@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -27,7 +28,10 @@ def run(options: RunOptions, fields: dict[str, Any]) -> None:
     Ends with exit code 1 where a clip was not made.
     """
     reporter, screen = environment.is_reporter(), Lines(options.quiet, options.dry_run)
-    found = run_many(options, fields, screen if reporter else ManyScreen())
+    with warnings.catch_warnings():
+        warnings.simplefilter("once")  # many clips may be warned of alike
+        warnings.showwarning = lambda message, *_: screen.warn(str(message)) if reporter else None
+        found = run_many(options, fields, screen if reporter else ManyScreen())
     if reporter:
         screen.summary(found)
     if found.refused or found.failed:
@@ -43,6 +47,10 @@ class Lines(ManyScreen):
         """Numbers of clips, by their files."""
         self.has_replicas = False
         """Whether clips are made side by side, so that ranks show nothing themselves."""
+
+    def warn(self, words: str) -> None:
+        if not self.quiet:
+            text.say(f"warning: {words}")
 
     def planned_many(self, engine: Engine, count: int, shard: tuple[int, int]) -> None:
         self.has_replicas = engine.replicas > 1

@@ -16,6 +16,10 @@ Change = Mapping[str, str | None]
 """
 
 
+MOST_SHOWN = 200
+"""Characters of a value, or of a key, that a message shows."""
+
+
 class Place(NamedTuple):
     """A place in a file; line and column count from 1."""
 
@@ -68,7 +72,8 @@ class RequestError(ValueError):
     def subject(self) -> str:
         """What the problem is with: "--ulysses 6", or "request.size 81" for a key of a file."""
         name = "" if not self.flag else self.flag if self.place else _flag(self.flag)
-        return " ".join(part for part in (name, "" if self.value is None else str(self.value)) if part)
+        value = "" if self.value is None else str(self.value)
+        return " ".join(_cut(part) for part in (name, value) if part)
 
     @property
     def complaint(self) -> str:
@@ -135,6 +140,11 @@ class RequestError(ValueError):
             **({"helps": list(self.helps)} if self.helps else {}),
             **({"others": [other.as_data(command, reasons) for other in self.others]} if self.others else {}),
         }
+
+
+def _cut(text: str) -> str:
+    """Text of a user for a message: its beginning, where it is long."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def assert_unique(what: str, given: Iterable[object]) -> None:

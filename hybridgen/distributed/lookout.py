@@ -136,6 +136,7 @@ class Lookout:
                 self._end(here, f"{found[1]} was stopped (SIGSTOP) before it came", found[0])
             long_ago = time.monotonic() - PATIENCE / 2  # a request that is refused ends all, one after the other
             gone = [rank for rank, (pid, when) in self.seen.items() if when < long_ago and is_gone(pid)]
+            gone += [rank for rank in here.here if rank not in self.seen and self.start < long_ago]
             if gone:
                 self._end(here, "its process ended before it came", min(gone))
 

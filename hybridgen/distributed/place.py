@@ -28,3 +28,11 @@ class JoinedRank:
     """The variable that tells every process its rank."""
     shared: tuple[str, ...] = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     """Variables that are the same for all ranks of the job, where they are given."""
+    beside: int = 0
+    """Number of ranks that the launcher starts on this machine, one after the other by number; 0 if it does not say."""
+
+    @property
+    def here(self) -> range:
+        """The ranks of this machine, as far as the launcher says."""
+        first = self.rank - self.local_rank
+        return range(first, first + self.beside)

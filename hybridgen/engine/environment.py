@@ -41,6 +41,7 @@ def joined_rank() -> JoinedRank | None:
                 agent_serves=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
                 has_parent="TORCHELASTIC_RUN_ID" in env,
                 secret=env.get(SECRET, ""),
+                beside=_number("LOCAL_WORLD_SIZE", "0") if "TORCHELASTIC_RUN_ID" in env else 0,
             ),
         )
     if _number("SLURM_STEP_NUM_TASKS", "1") > 1:

@@ -18,7 +18,8 @@ RULES = {
     RULE: "The manifest says what became of every clip of a job. It belongs to one list of clips: a job that has "
     "another list, or other settings, needs another manifest.",
 }
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
+"""Bytes of the largest manifest that is read: some 400,000 clips."""
 DONE = "done"
 
 
@@ -34,11 +35,16 @@ class Manifest:
         """The manifest in a file, which may not be there yet. Raises RequestError (manifest, output-folder)."""
         check_folder("manifest", path)
         try:
-            lines = read_bytes(path, MOST_BYTES).decode().splitlines()
+            content = read_bytes(path, MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise RequestError(RULE, "manifest", path, f"has more than {MOST_BYTES:,} bytes", "another name")
+            lines = content.decode().splitlines()
             found = [json.loads(line) for line in lines if line.strip()]
             return cls(path, {int(entry["clip"]): dict(entry) for entry in found})
         except FileNotFoundError:
             return cls(path)
+        except RequestError:
+            raise
         except OSError as error:
             raise RequestError(RULE, "manifest", path, f"cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:

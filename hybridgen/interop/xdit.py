@@ -111,6 +111,8 @@ def flow_shift(plan: Plan) -> float | None:
     """The checkpoint's flow shift, where its newest revision, which xDiT takes, is on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
+    if plan.facts.source not in MODELS:  # a folder, say
+        return None
     path = try_to_load_from_cache(plan.facts.source, "scheduler/scheduler_config.json")
     return float(json.loads(Path(path).read_text(encoding="utf-8"))["flow_shift"]) if isinstance(path, str) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def located_all(given: Iterable[Path] | None) -> list[Path]:
     """The recipe files that are given by path or name, those of a folder sorted. Raises RequestError."""
     found = list[Path]()
     for path in given or ():
-        inside = _inside(path) if path.is_dir() else [located(path)]
+        is_folder = os.path.isdir(path)  # noqa: PTH112 - pathlib raises for a name that is too long
+        inside = _inside(path) if is_folder else [located(path)]
         if not inside and path != HERE:
             problem = f"holds no file that ends in {' or '.join(ENDINGS)}"
             raise RequestError("recipe-unreadable", "", path, problem)
@@ -43,7 +45,8 @@ def _inside(folder: Path) -> list[Path]:
 
 def located(file: Path) -> Path:
     """The path of a recipe file, or of the package's recipe of that name. Raises RequestError (recipe-unreadable)."""
-    if file.exists() or file.suffix in ENDINGS or file.parent != Path():
+    is_there = os.path.exists(file)  # noqa: PTH110 - as above
+    if is_there or file.suffix in ENDINGS or file.parent != Path():
         return file
     names = {path.stem: path for path in files()}
     if file.name in names:

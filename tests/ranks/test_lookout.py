@@ -22,7 +22,8 @@ from hybridgen.distributed.place import JoinedRank
 from hybridgen.errors import RunFailed
 lookout.LOOK = watch.LOOK = 0.1
 lookout.PATIENCE = 3.0
-here = JoinedRank(int(os.environ["RANK"]), 3, 0, "127.0.0.1", int(os.environ["MASTER_PORT"]), 0, False)
+rank, port, beside = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]), int(os.environ.get("BESIDE", "0"))
+here = JoinedRank(rank, 3, rank, "127.0.0.1", port, 0, False, beside=beside)
 try:
     with lookout.Lookout(here):
         time.sleep(0.5)  # until all are there
@@ -35,18 +36,18 @@ except RunFailed as failure:
 """
 
 
-def ranks(port: int = 29500) -> list[subprocess.Popen[str]]:
+def ranks(port: int = 29500, count: int = 3, **given: str) -> list[subprocess.Popen[str]]:
     """Three ranks that wait for others, and go on for a line of input."""
     started = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": str(port)},
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": str(port), **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(3)
+        for rank in range(count)
     ]
     for one in started:
         assert one.stdout is not None and one.stdout.readline() == "ready\n"
@@ -73,6 +74,13 @@ def test_a_rank_that_ends_is_named_once() -> None:
     started[0].kill()
     words = said(started)
     named = "error[launcher]: rank 0 of 3 failed: its process ended before it came\n"
+    assert [word for word in words if word] == [named]
+
+
+def test_a_rank_that_ended_before_anybody_looked_is_named() -> None:
+    """The launcher has said how many it starts here."""
+    words = said(ranks(29501, 2, BESIDE="3"))
+    named = "error[launcher]: rank 2 of 3 failed: its process ended before it came\n"
     assert [word for word in words if word] == [named]
 
 
