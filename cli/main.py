@@ -88,18 +88,22 @@ def call(arguments: list[str]) -> int:
     """Run one command and return its exit code. An error goes to stderr, in one line and a few of help."""
     try:
         return _called(arguments)
+    except SystemExit as end:  # of typer's help, where nobody reads
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
     except (NobodyReads, BrokenPipeError):
-        for stream in (sys.stdout, sys.stderr):  # nothing is left to say, also at exit
-            with suppress(ValueError):  # it may be no file
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return 128 + signal.SIGPIPE
+        pass
     except OSError as error:
         text.say(f"error[system]: {error}")
         return 1
+    for stream in (sys.stdout, sys.stderr):  # nothing is left to say, also at exit
+        with suppress(ValueError):  # it may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _called(arguments: list[str]) -> int:
-    """The same but for what the system refuses, such as output that cannot be written. Raises OSError, NobodyReads."""
+    """The same but for what the system refuses, such as output that cannot be written. Raises OSError, SystemExit."""
     flags: dict[str, Any] = {}  # of the command, once they are read
     try:
         code: Any = built(app)(arguments, standalone_mode=False, obj=flags)
