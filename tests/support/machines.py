@@ -20,30 +20,31 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "machines.md"
 HEAD = """\
 # Machines and settings
 
-Written by `python -m tests.support.machines` from what is declared; do not edit.
+This page is written by `python -m tests.support.machines` from what is declared. Do not edit it.
 
 ## Machines
 
-What `--hardware` takes by name, with the figures of the datasheets. Rates are dense and in TFLOP/s, and bf16 is summed
-in fp32. A dash says that the tensor cores have no such numbers. Rates that are reached in a pipeline are fitted to
-published times. Where nothing was published for a generation they are assumed to be those of another one, and the range
-is wider. `hybridgen hardware NAME` shows every constant with its origin.
+`--hardware` takes these machines by name. The figures are those of the datasheets: rates are dense, in TFLOP/s, and bf16
+is summed in fp32. A dash means that the tensor cores do not support that type. The planner also needs the rates that a
+pipeline reaches. They are "fitted" to published times. A generation without published times takes the rates of the one
+that is named, and its predictions have a wider range. `hybridgen hardware NAME` shows every constant with its origin.
 
 """
 SETTINGS_HEAD = """
 ## Settings
 
-`hybridgen plan` prices them, and recipes and reports carry them. Those that `run` cannot do yet it refuses before
-anything loads. What changes the clip is never chosen unasked. Times are for compiled blocks; without `--compile`,
-`--explain 1` says how many seconds eager ones may add.
+`hybridgen plan` predicts the effect of these settings, and recipes and reports contain them. `run` refuses those that it
+does not support yet, before anything loads. The planner never chooses a setting that changes the clip unless you ask for
+it. Predicted times are for compiled blocks. Without `--compile`, `--explain 1` says how many seconds eager blocks may
+add.
 
 """
 PRICES_HEAD = """
-## What settings gain, and where the figures come from
+## How much faster settings are, and where the figures come from
 
-Attention is compared with the usual kernel of the same GPU, matrix products with bf16. Skipped steps are counted from
-the times of whole runs. Between published thresholds the gain is taken on a straight line; beyond the last it grows no
-more. Other steps, models and sizes skip more or less.
+Attention is compared with the usual kernel on the same GPU, and matrix products with bf16. The gain of a step cache comes
+from the times of whole runs. The planner interpolates linearly between published thresholds, and assumes no further gain
+beyond the last one. Other models, sizes and numbers of steps skip more steps or fewer.
 
 """
 
