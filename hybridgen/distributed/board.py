@@ -65,6 +65,11 @@ class Board:
         """Whether no rank has asked this before: one of them tells the user."""
         return int(self.store.add("reports", 1)) == 1
 
+    def marks(self, rank: int) -> dict[str, str]:
+        """The marks that a rank has left, such as where the latents are."""
+        key = f"marks/{rank}"
+        return dict(json.loads(self.store.get(key))) if self.store.check([key]) else {}
+
     def done(self, rank: int) -> None:
         """Say that a rank asks for nothing more."""
         self.store.set(f"done/{rank}", "")

@@ -13,7 +13,7 @@ KIND = "()"
 
 
 def packed(value: Any) -> bytes:
-    """A value as JSON: plain values, lists, tuples, mappings, paths and dataclasses of these."""
+    """A value as JSON: plain values, lists, tuples, mappings, paths, and dataclasses and named tuples of these."""
     return json.dumps(_plain(value)).encode()
 
 
@@ -26,6 +26,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         given = {item.name: _plain(getattr(value, item.name)) for item in fields(value) if item.init}
         return {KIND: type(value).__name__, **given}
+    if _is_named(value):
+        return {KIND: type(value).__name__, **{name: _plain(one) for name, one in value._asdict().items()}}
     if isinstance(value, tuple):
         return {KIND: "tuple", "items": [_plain(one) for one in value]}
     if isinstance(value, Path):
@@ -39,13 +41,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _is_named(value: Any) -> bool:
+    """Whether a value is a named tuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
 def _classes(value: Any) -> dict[str, type]:
-    """The dataclasses of which a value is made, by name; a class stands for itself."""
+    """The dataclasses and named tuples of which a value is made, by name; a class stands for itself."""
     if isinstance(value, type):
         return {value.__name__: value}
-    if is_dataclass(value):
-        parts = [_classes(getattr(value, item.name)) for item in fields(value)]
-        return {type(value).__name__: type(value), **{name: kind for part in parts for name, kind in part.items()}}
+    if is_dataclass(value) or _is_named(value):
+        held = list(value) if _is_named(value) else [getattr(value, item.name) for item in fields(value)]
+        return {type(value).__name__: type(value), **_classes(held)}
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     return {name: kind for one in inside for name, kind in _classes(one).items()}
 

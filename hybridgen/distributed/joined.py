@@ -134,7 +134,7 @@ class Peers:
 
     def _leave(self, end: End) -> NoReturn:
         """Exit without unwinding, because a process group's destructor may wait for peers that are gone."""
-        if not end.mine:
+        if not end.mine and (end.first.rank or not self.here.rank):  # what rank 0 leaves behind is told once
             say(*(f"rank {self.here.rank}: {note}" for note in end.notes))
         with suppress(OSError, AttributeError, ValueError):
             sys.stdout.flush()

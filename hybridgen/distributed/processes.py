@@ -9,6 +9,7 @@ An error that came out of a collective is secondary, since another rank is its c
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -66,6 +67,9 @@ class RankContext:
     def mark(self, name: str, text: str) -> None:
         """Leave a mark that outlives this rank, such as where the latents are."""
         self.status.mark(name, text)
+        if self.store is not None:  # whoever tells in this rank's place reads it there
+            with suppress(RuntimeError):
+                self.store.set(f"marks/{self.rank}", json.dumps(self.status.marks(self.rank)))
 
 
 def run_local(

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hybridgen.distributed.board import in_time
 from hybridgen.distributed.joined import Peers
 from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.distributed.place import JoinedRank
@@ -23,6 +24,8 @@ from hybridgen.engine.report import Report
 from hybridgen.engine.signed import await_key, signed, verified
 from hybridgen.errors import RunFailed
 
+STORE = 2.0
+"""Seconds to ask the store what rank 0 has finished, where it is gone."""
 IMPORTS = "hybridgen.engine.imports"
 """Module that imports what ranks need."""
 
@@ -115,6 +118,9 @@ def _join(job: Job | None, here: JoinedRank, limits: Limits, early: Lookout) -> 
 
     def kept(first: int) -> list[str]:
         files = agreed and (here.rank == 0 or first == 0)  # where rank 0 is gone, its files may be on this machine
+        if files and here.rank:
+            for name, text in (in_time(lambda: peers.board.marks(0), STORE) or {}).items():
+                status.of(0).mark(name, text)
         return clean_up(agreed[0], status) if files else []
 
     peers = Peers(here, context, limits.hang, kept)

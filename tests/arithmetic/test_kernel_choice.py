@@ -9,8 +9,10 @@ from itertools import product
 
 import pytest
 
+from hybridgen.distributed.data import packed, unpacked
 from hybridgen.errors import RequestError
 from hybridgen.plan.kernels import FLOATS, KERNELS, Kernel, is_installed, select
+from hybridgen.plan.plan import Plan
 
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 CPU, SDPA = BY_NAME["cpu"], BY_NAME["sdpa"]
@@ -113,3 +115,12 @@ def test_choosing_does_not_import_torch() -> None:
         assert "torch" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True)
     assert not is_installed("no_such_module.child")
+
+
+def test_a_kernel_reaches_other_ranks_as_one() -> None:
+    """The job of a joined run crosses the network as JSON."""
+    kernel = KERNELS[0]
+    found = unpacked(packed({"kernel": kernel, "size": (1, 2)}), like=Kernel)
+    assert isinstance(found["kernel"], Kernel) and found == {"kernel": kernel, "size": (1, 2)}
+    with pytest.raises(ValueError, match="not a part of what is expected"):
+        unpacked(packed(kernel), like=Plan)

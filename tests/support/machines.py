@@ -24,27 +24,28 @@ This page is written by `python -m tests.support.machines` from what is declared
 
 ## Machines
 
-`--hardware` takes these machines by name. The figures are those of the datasheets: rates are dense, in TFLOP/s, and bf16
-is summed in fp32. A dash means that the tensor cores do not support that type. The planner also needs the rates that a
-pipeline reaches. They are "fitted" to published times. A generation without published times takes the rates of the one
-that is named, and its predictions have a wider range. `hybridgen hardware NAME` shows every constant with its origin.
+`--hardware` takes these machines by name. The figures are those of the datasheets: rates are dense, in TFLOP/s, and
+bf16 is summed in fp32. A dash means that the tensor cores do not support that type. The planner also needs the rates
+that a pipeline reaches. They are "fitted" to published times. A generation without published times takes the rates of
+the one that is named, and its predictions have a wider range. `hybridgen hardware NAME` shows every constant with its
+origin.
 
 """
 SETTINGS_HEAD = """
 ## Settings
 
-`hybridgen plan` predicts the effect of these settings, and recipes and reports contain them. `run` refuses those that it
-does not support yet, before anything loads. The planner never chooses a setting that changes the clip unless you ask for
-it. Predicted times are for compiled blocks. Without `--compile`, `--explain 1` says how many seconds eager blocks may
-add.
+`hybridgen plan` predicts the effect of these settings, and recipes and reports contain them. `run` refuses those that
+it does not support yet, before anything loads. The planner never chooses a setting that changes the clip unless you
+ask for it. Predicted times are for compiled blocks. Without `--compile`, `--explain 1` says how many seconds eager
+blocks may add.
 
 """
 PRICES_HEAD = """
 ## How much faster settings are, and where the figures come from
 
-Attention is compared with the usual kernel on the same GPU, and matrix products with bf16. The gain of a step cache comes
-from the times of whole runs. The planner interpolates linearly between published thresholds, and assumes no further gain
-beyond the last one. Other models, sizes and numbers of steps skip more steps or fewer.
+Attention is compared with the usual kernel on the same GPU, and matrix products with bf16. The gain of a step cache
+comes from the times of whole runs. The planner interpolates linearly between published thresholds, and assumes no
+further gain beyond the last one. Other models, sizes and numbers of steps skip more steps or fewer.
 
 """
 
