@@ -18,8 +18,10 @@ from hybridgen.cli import text
 from hybridgen.cli.verb import LazyVerbs, NobodyReads, built
 from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
-from hybridgen.errors import RequestError, RunFailed
+from hybridgen.errors import PREEMPTED, RequestError, RunFailed
 
+TRY_AGAIN = 75
+"""The exit code of a run that a cluster may start again: EX_TEMPFAIL of sysexits.h."""
 VERBS = {
     "run": ("hybridgen.cli.run", "Make a clip from a prompt, spread over ranks."),
     "decode": ("hybridgen.cli.decode", "Make the clip of final latents that a run has kept."),
@@ -119,7 +121,7 @@ def _called(arguments: list[str]) -> int:
         text.say(*error.lines())
         if flags.get("debug") and error.traceback:
             text.say(error.traceback)
-        return 1
+        return TRY_AGAIN if error.rule == PREEMPTED else 1
     except Stopped as stopped:
         text.say(*stopped.lines())
         return 128 + stopped.number

@@ -187,6 +187,10 @@ def _flag(name: str) -> str:
     return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
+PREEMPTED = "preempted"
+"""Rule of a run that has kept its state and ended, because a cluster takes its machines back."""
+
+
 @dataclass(eq=False)
 class RunFailed(Exception):
     """A run that started and did not finish (exit code 1): which rank, where and why."""

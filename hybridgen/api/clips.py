@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,29 @@ class ManyScreen(Screen):
 
     def failed(self, wanted: Wanted, failure: RunFailed) -> None:
         """Show why a clip was not completed."""
+
+
+def shard_of(text: str | None) -> tuple[int, int]:
+    """The shard (i, n) of "i/n", or of a Slurm array's task; (1, 1) is all. Raises RequestError (shard)."""
+    env = os.environ
+    if text is None and {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"} <= env.keys():
+        least, step = int(env.get("SLURM_ARRAY_TASK_MIN", "0")), int(env.get("SLURM_ARRAY_TASK_STEP", "1"))
+        text = f"{(int(env['SLURM_ARRAY_TASK_ID']) - least) // step + 1}/{env['SLURM_ARRAY_TASK_COUNT']}"
+    if text is None:
+        return 1, 1
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    index, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= index <= count:
+        raise RequestError("shard", "shard", text, "is not i/n with i from 1 to n", ["1/4"])
+    return index, count
+
+
+def tell_more(error: BaseException, notes: list[str]) -> None:
+    """Have an error tell what was made. Ranks that end together have told it."""
+    if isinstance(error, RunFailed):
+        error.notes += tuple(note for note in notes if note not in error.notes)
+    elif isinstance(error, RequestError):
+        error.helps += tuple(notes)
+    else:
+        for note in notes:
+            error.add_note(note)

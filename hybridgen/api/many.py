@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, NamedTuple, cast
 
-from hybridgen.api.clips import ManyScreen, Summary, Wanted
+from hybridgen.api.clips import ManyScreen, Summary, Wanted, shard_of, tell_more
 from hybridgen.api.session import Engine
 from hybridgen.distributed.lookout import Lookout
 from hybridgen.distributed.progress import Event
+from hybridgen.distributed.signals import warned
 from hybridgen.engine import environment
 from hybridgen.engine.manifest import DONE, Manifest
 from hybridgen.engine.options import Engine as Runner
@@ -23,7 +24,7 @@ from hybridgen.engine.options import RunOptions
 from hybridgen.engine.outputs import endings, slug
 from hybridgen.engine.prepare import has_prompt
 from hybridgen.engine.tickets import ENDS, Ticket
-from hybridgen.errors import Place, RequestError, RunFailed
+from hybridgen.errors import PREEMPTED, Place, RequestError, RunFailed
 from hybridgen.recipe import prompts
 from hybridgen.recipe.fields import Recipe
 from hybridgen.recipe.text import plain
@@ -73,7 +74,7 @@ def _run(
     options: RunOptions, fields: dict[str, Any], screen: ManyScreen, start_method: str | None, early: Lookout
 ) -> Summary:
     """The same, once it is known that flags go together. early: a lookout for ranks of a joined job."""
-    is_reporter = environment.is_reporter()
+    is_reporter, warning = environment.is_reporter(), options.outputs.warning
     lines, shard = _lines(options, fields) if is_reporter else [], shard_of(options.shard)
     shared = {name: value for name, value in fields.items() if name != "prompt"}
     ended: SimpleQueue[Ticket] = SimpleQueue()
@@ -86,7 +87,7 @@ def _run(
     engine = Engine.of(options, shared, screen, heard, start_method)
     if not is_reporter:
         if not options.dry_run and engine.joined is not None:
-            engine.joined.serve(lambda: None, early)
+            engine.joined.serve(lambda: None, early, warning=warning)
         return Summary(0)
     job = None
     try:
@@ -94,27 +95,17 @@ def _run(
         wanted = [one for one in job.wanted(lines) if (one.number - shard[0]) % shard[1] == 0]
         screen.planned_many(engine, len(wanted), shard)
         if engine.joined is not None and not options.dry_run:
-            return cast(Summary, engine.joined.serve(lambda: job.run(wanted), early, job.notes))
-        found = job.run(wanted)
+            return cast(Summary, engine.joined.serve(lambda: job.run(wanted), early, job.notes, warning))
+        with warned(warning, lambda: Thread(target=engine.ranks.preempt).start()):  # a handler must not wait
+            found = job.run(wanted)
     except BaseException as error:
         if engine.joined is None:  # its ranks have ended together
             engine.close(at_once=True)
         if job is not None:
-            _add(job.notes(), error)
+            tell_more(error, job.notes())
         raise
     engine.close()
     return found
-
-
-def _add(notes: list[str], error: BaseException) -> None:
-    """Have an error tell what was made. Ranks that end together have told it."""
-    if isinstance(error, RunFailed):
-        error.notes += tuple(note for note in notes if note not in error.notes)
-    elif isinstance(error, RequestError):
-        error.helps += tuple(notes)
-    else:
-        for note in notes:
-            error.add_note(note)
 
 
 def _check(options: RunOptions) -> None:
@@ -138,21 +129,6 @@ def _lines(options: RunOptions, fields: dict[str, Any]) -> list[prompts.Line]:
     return prompts.read(options.prompts)
 
 
-def shard_of(text: str | None) -> tuple[int, int]:
-    """The shard (i, n) of "i/n", or of a Slurm array's task; (1, 1) is all. Raises RequestError (shard)."""
-    env = os.environ
-    if text is None and {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"} <= env.keys():
-        least, step = int(env.get("SLURM_ARRAY_TASK_MIN", "0")), int(env.get("SLURM_ARRAY_TASK_STEP", "1"))
-        text = f"{(int(env['SLURM_ARRAY_TASK_ID']) - least) // step + 1}/{env['SLURM_ARRAY_TASK_COUNT']}"
-    if text is None:
-        return 1, 1
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    index, count = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= index <= count:
-        raise RequestError("shard", "shard", text, "is not i/n with i from 1 to n", ["1/4"])
-    return index, count
-
-
 class _Many:
     """A job of many clips at work."""
 
@@ -164,6 +140,8 @@ class _Many:
         stem = Path(options.prompts).stem if options.prompts not in (None, "-") else "clips"
         self.manifest = Manifest.at(options.manifest or Path(f"{stem}.manifest{part}.jsonl"))
         self.under: dict[Ticket, _Under] = {}
+        self.preempted, self.kept = False, list[str]()
+        """Whether the cluster's warning ends the job, and notes on the states that clips have kept."""
         self.found = Summary(0)
 
     def notes(self) -> list[str]:
@@ -199,11 +177,15 @@ class _Many:
             self.manifest.begin()
         self.found, began = Summary(len(wanted)), time.monotonic()
         for one in wanted:
+            if self.preempted:
+                break
             self._start(one)
             while len(self.under) >= self.engine.replicas + AHEAD:
                 self._finish()
         while self.under:
             self._finish()
+        if self.preempted:
+            raise RunFailed(PREEMPTED, "the job was ended by the signal that it was to wait for", tuple(self.kept))
         self.found.seconds = time.monotonic() - began
         return self.found
 
@@ -232,6 +214,10 @@ class _Many:
                 self.found.looked_at += 1
                 return
             self.under[self.engine.ranks.submit(job)] = _Under(one, asked)
+        except RunFailed as failure:  # the signal came between two clips
+            if failure.rule != PREEMPTED:
+                raise
+            self.preempted = True
         except RequestError as error:
             if error.rule == "manifest":
                 raise
@@ -266,6 +252,10 @@ class _Many:
         try:
             report = ticket.result()
         except RunFailed as failure:
+            if failure.rule == PREEMPTED:
+                self.kept += [note for note in failure.notes if note not in self.kept]
+                self.preempted = True
+                return
             self.found.failed += 1
             self.manifest.note(one.number, status="failed", asked=asked, error=failure.message)
             if self.options.fail_fast:

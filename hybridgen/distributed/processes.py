@@ -82,6 +82,7 @@ def run_local(
     hang_timeout: float | None = None,
     warn: Callable[[str], None] = lambda text: None,
     on_exit: Callable[[Status], None] = lambda status: None,
+    status: Status | None = None,
 ) -> list[Any]:
     """Run main(context) on `world` ranks of this machine and return their results, by rank; `main` may be one for each.
 
@@ -89,9 +90,9 @@ def run_local(
     server imports before it forks the first rank. Raises RunFailed naming the first
     rank that failed; nothing is left running, however this function ends. `deadline` is in seconds; `hang_timeout` is
     the silence of all ranks, in seconds, that ends them; warn is given warnings; on_exit is given the ranks' status at
-    the end.
+    the end. `status` is made unless it is given.
     """
-    ranks = Ranks(Status(world))
+    ranks = Ranks(status or Status(world))
     mains = main if isinstance(main, Sequence) else [main] * world
     try:
         start(ranks, mains, start_method, preload)

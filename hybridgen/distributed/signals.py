@@ -60,6 +60,29 @@ def without_raising(numbers: Iterable[int]) -> set[int]:
     return found
 
 
+class EndsSoon:
+    """A handler of a signal that warns of the end of the time on a cluster: the run ends itself between two steps."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self.ask = ask
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        self.ask()
+
+
+@contextmanager
+def warned(number: int, ask: Callable[[], None]) -> Iterator[None]:
+    """A block in which a signal of this number, if it is not 0, calls ask(). Only the main thread hears signals."""
+    if not number or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, EndsSoon(ask))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 class Heard:
     """Signals that this process was sent, for a thread: the main thread may be in a call that never returns."""
 
@@ -82,7 +105,7 @@ class Heard:
                 number = os.read(self.reader, 1)[0]
                 if number in self.ours:
                     self.times.append(time.time())
-                return number if number in SIGNALS else None
+                return number if number in SIGNALS and not isinstance(signal.getsignal(number), EndsSoon) else None
         return None
 
 

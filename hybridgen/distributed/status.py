@@ -79,6 +79,7 @@ class Slot(ctypes.Structure):
         ("count", ctypes.c_uint64),
         ("waits", ctypes.c_bool),
         ("keeps", ctypes.c_bool),
+        ("warned", ctypes.c_bool),
         ("doing", ctypes.c_char * 160),
         ("marks", ctypes.c_char * 12_000),
         ("cause", ctypes.c_char * 48_000),
@@ -117,6 +118,16 @@ class Status:
         """Say what this rank does now. waits: whether it waits for other ranks in it."""
         slot = self.slots[self.rank]
         slot.doing, slot.waits, slot.count = _fits(doing, Slot.doing.size), waits, slot.count + 1
+
+    def warn(self) -> None:
+        """Tell the ranks of this memory that their time is over: they keep the state of the clip, and end."""
+        for slot in self.slots:
+            slot.warned = True
+
+    @property
+    def warned(self) -> bool:
+        """Whether this rank was told so."""
+        return bool(self.slots[self.rank].warned)
 
     def keep(self, keeps: bool) -> None:
         """Say whether this rank has a result that is not on disk yet, for which a run that ends should wait."""

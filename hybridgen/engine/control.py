@@ -12,8 +12,11 @@ from typing import Any
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Progress
 from hybridgen.engine.job import Job
+from hybridgen.engine.outputs import AUTO
+from hybridgen.engine.pace import Pace
 
-GO, STOP = b"go", b"stop"
+GO, STOP, KEEP, END = b"go", b"stop", b"keep", b"end"
+"""Orders before a step: run it; cancel the clip; keep the state and run it; keep the state and end."""
 
 
 class Cancelled(Exception):
@@ -25,16 +28,53 @@ class Control:
 
     stays = False
     """Whether the rank holds its model for further clips."""
-    store: Any = None
-    """The ranks' key-value store; None where there is one rank."""
+
+    def __init__(self, context: RankContext) -> None:
+        self.context = context
+        self.store: Any = None
+        """The ranks' key-value store; None where there is one rank."""
+        self.number = 0
+        """Number of the clip."""
+        self.steps = 0
+        """Steps of the clip before which an order was asked for."""
+        self.pace = Pace()
 
     def progress(self, job: Job, first: bool) -> Progress:
         """What shows the progress of a clip; rank 0 alone shows it."""
         return Progress.for_stream(job.quiet) if first else Progress()
 
-    def is_over(self) -> bool:
-        """Whether the clip ends before the next step, on all ranks; asked once before every step."""
-        return False
+    def begin(self) -> None:
+        """Begin to denoise a clip."""
+        self.steps, self.pace = 0, Pace()
+
+    def order(self, job: Job) -> bytes:
+        """The order before the next step, the same on all ranks; asked for once before every step."""
+        return self._agreed(job) if job.keep_every == AUTO or job.warning else GO
+
+    def _agreed(self, job: Job) -> bytes:
+        """Rank 0's order of one step before."""
+        index, self.steps = self.steps, self.steps + 1
+        word = self._word(job) if self.context.rank == 0 else b""
+        if self.store is None:
+            return word if index or word == STOP else GO
+        if self.context.rank == 0:
+            self.store.set(self._key(index + 1), word)
+        found = bytes(self.store.get(self._key(index))) if index > 0 else GO
+        if self.context.rank == 0 and index > 1:
+            self.store.delete_key(self._key(index - 2))
+        return found
+
+    def _word(self, job: Job) -> bytes:
+        """Rank 0's order before the step after the next."""
+        if job.warning and self.context.status.warned:
+            return END
+        if job.keep_every == AUTO and self.pace.is_due():
+            self.pace.kept(self.pace.cost)  # not asked for again until it is done
+            return KEEP
+        return GO
+
+    def _key(self, index: int) -> str:
+        return f"{self.number}/{index}"
 
 
 class Orders(Control):
@@ -43,9 +83,9 @@ class Orders(Control):
     stays = True
 
     def __init__(self, context: RankContext) -> None:
-        self.context, self.number, self.cancelled = context, 0, 0
-        self.steps = 0
-        """Steps of the clip before which it was asked whether the clip is over."""
+        super().__init__(context)
+        self.cancelled = 0
+        """Number of a clip that was cancelled."""
 
     def jobs(self) -> Iterator[Job]:
         """The clips to make, one after the other, until the launcher has no more. Waiting takes no CPU time."""
@@ -56,7 +96,7 @@ class Orders(Control):
             if order is None:
                 return
             if isinstance(order, tuple):
-                (self.number, job), self.steps = order, 0
+                self.number, job = order
                 yield job
 
     def progress(self, job: Job, first: bool) -> Progress:
@@ -70,22 +110,13 @@ class Orders(Control):
         if self.context.rank == 0:
             self.context.say((kind, self.number, thing))
 
-    def is_over(self) -> bool:
-        index, self.steps = self.steps, self.steps + 1
-        if self.context.rank == 0:
-            self._listen()
-        is_cancelled = self.cancelled == self.number
-        if self.store is None:
-            return is_cancelled
-        if self.context.rank == 0:
-            self.store.set(self._key(index + 1), STOP if is_cancelled else GO)
-        over = index > 0 and self.store.get(self._key(index)) == STOP
-        if self.context.rank == 0 and index > 1:
-            self.store.delete_key(self._key(index - 2))
-        return over
+    def order(self, job: Job) -> bytes:
+        return self._agreed(job)
 
-    def _key(self, index: int) -> str:
-        return f"{self.number}/{index}"
+    def _word(self, job: Job) -> bytes:
+        self._listen()
+        word = super()._word(job)
+        return STOP if word != END and self.cancelled == self.number else word
 
     def _listen(self) -> None:
         """Take in, on rank 0, which clip was cancelled."""

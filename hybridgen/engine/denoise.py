@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import torch
 from torch import Tensor
 
 from hybridgen.engine import state_file
-from hybridgen.engine.control import Cancelled
+from hybridgen.engine.control import END, KEEP, STOP, Cancelled
 from hybridgen.engine.rank import Rank
+from hybridgen.errors import PREEMPTED, RunFailed
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 
@@ -24,11 +26,10 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
         rank.progress.note(f"resume   after step {done} of {len(steps)}")
         x = state_file.take_up(rank, model)
     rank.progress.start(len(steps) - done)
+    rank.control.begin()
     with rank.stage("denoise"):
         for step in steps[done:]:
-            if rank.control.is_over():
-                model.slots.settle(x)
-                raise Cancelled
+            obey(rank, model, x, step.index)
             began = time.perf_counter()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
             takes_over = step.index == done or step.expert != steps[step.index - 1].expert
@@ -41,12 +42,27 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
                 check_finite(x, f"numbers after step {step.index + 1}")
             rank.steps.append(time.perf_counter() - began)
             rank.progress.step(rank.steps[-1])
-            if rank.job.keep_every and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
-                rank.set_status(f"keep the state of step {step.index + 1}")
+            if rank.job.keep_every > 0 and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
                 state_file.keep(rank, model, x, step.index + 1)
     rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
     return x
+
+
+def obey(rank: Rank, model: Denoiser, x: Tensor, done: int) -> None:
+    """Do what rank 0 orders before a step, after so many steps. Raises Cancelled, RunFailed (preempted)."""
+    order = rank.control.order(rank.job)
+    if order == STOP:
+        model.slots.settle(x)
+        raise Cancelled
+    if order in (KEEP, END):
+        began = time.perf_counter()
+        state_file.keep(rank, model, x, done)
+        rank.control.pace.kept(time.perf_counter() - began)
+    if order == END:
+        rank.broadcast_object(None)  # the first rank that ends ends all: not before rank 0 has written
+        name = signal.Signals(rank.job.warning).name
+        raise RunFailed(PREEMPTED, f"ended by {name} after {done} of {rank.job.plan.clip.steps} steps")
 
 
 def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:

@@ -66,7 +66,7 @@ class StoreOrders(Orders):
                 return
             if not isinstance(job, Job):
                 raise RunFailed("launcher", "the store holds something else than a job")
-            self.number, self.steps, self.job = number, 0, self._with_inputs(job, number)
+            self.number, self.job = number, self._with_inputs(job, number)
             yield self.job
 
     def _with_inputs(self, job: Job, number: int) -> Job:

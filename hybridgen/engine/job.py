@@ -70,7 +70,9 @@ class Job:
     threads: int = 1
     """Number of CPU threads of a rank."""
     keep_every: int = 0
-    """Steps after which the state is kept, again and again; 0 is never."""
+    """Steps after which the state is kept, again and again; 0 is never, AUTO as often as costs next to nothing."""
+    warning: int = 0
+    """The signal after which the state is kept and the run ends; 0 is none."""
     done: int = 0
     """Steps that are done in the state that the clip goes on from."""
     model: str = ""

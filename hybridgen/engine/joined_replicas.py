@@ -17,7 +17,7 @@ from hybridgen.distributed.lookout import Lookout
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Event
-from hybridgen.distributed.signals import held
+from hybridgen.distributed.signals import held, warned
 from hybridgen.distributed.status import Status
 from hybridgen.engine.handed import Ended, StoreOrders
 from hybridgen.engine.job import Job
@@ -56,12 +56,15 @@ class JoinedReplicas:
             if at_once and (ticket := feeder.current) is not None:
                 feeder.cancel(ticket)
 
-    def serve(self, work: Callable[[], Any], early: Lookout, said: Callable[[], list[str]] = list) -> Any:
+    def serve(
+        self, work: Callable[[], Any], early: Lookout, said: Callable[[], list[str]] = list, warning: int = 0
+    ) -> Any:
         """Be one of the ranks until all clips are made; returns what `work` does, on rank 0.
 
         work: asks for clips; called on rank 0, in a thread.
         early: a lookout that began before.
         said: notes for the user where the job ends early.
+        warning: the signal after which the clips keep their state, and the job ends; 0 is none.
 
         Raises what `work` does on rank 0, and RunFailed naming the first rank that failed, on the rank that tells it.
         """
@@ -79,13 +82,23 @@ class JoinedReplicas:
         early.met()
         try:
             controller = self._control(work, orders) if here.rank == 0 else None
-            stay(own, orders)
+            with warned(warning, lambda: self._preempt(status)):
+                stay(own, orders)
         except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told to the others
             peers.failed(error)
         if controller is not None:
             controller.join()
         peers.finish()
         return controller.result() if controller is not None else None
+
+    def preempt(self) -> None:
+        """Begin no more clips."""
+        self.queue.preempt()
+
+    def _preempt(self, status: Status) -> None:
+        """Have the clip that this rank makes keep its state and end; on rank 0, begin no more."""
+        status.warn()
+        threading.Thread(target=self.preempt).start()  # a handler of a signal must not wait
 
     def _control(self, work: Callable[[], Any], orders: StoreOrders) -> Controller:
         """Start the threads of rank 0: one that asks for clips, and one for each replica."""

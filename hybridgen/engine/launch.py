@@ -14,7 +14,7 @@ from hybridgen.distributed.joined import Peers
 from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import RankContext, run_local
-from hybridgen.distributed.signals import Stopped
+from hybridgen.distributed.signals import Stopped, warned
 from hybridgen.distributed.status import Status
 from hybridgen.engine import environment
 from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, PARTS, STATE_KEPT, Job
@@ -54,16 +54,19 @@ def launch(
         import_module(IMPORTS)
     kept: list[str] = []
     others = [partial(_work, job=job.without_images())] * (job.plan.world_size - 1)
+    status = Status(job.plan.world_size)
     try:
-        reports = run_local(
-            job.plan.world_size,
-            [partial(_work, job=job), *others],
-            start_method=method,
-            preload=[IMPORTS],
-            hang_timeout=limits.hang,
-            warn=lambda text: say(f"warning: {text}"),
-            on_exit=lambda status: kept.extend(clean_up(job, status)),
-        )
+        with warned(job.warning, status.warn):
+            reports = run_local(
+                job.plan.world_size,
+                [partial(_work, job=job), *others],
+                start_method=method,
+                preload=[IMPORTS],
+                hang_timeout=limits.hang,
+                warn=lambda text: say(f"warning: {text}"),
+                on_exit=lambda status: kept.extend(clean_up(job, status)),
+                status=status,
+            )
     except RunFailed as failure:
         failure.notes += tuple(kept)
         raise
@@ -128,7 +131,8 @@ def _join(job: Job | None, here: JoinedRank, limits: Limits, early: Lookout) -> 
     early.met()
     try:
         agreed[:] = [_agree(job, here, store)]
-        report = _work(context, agreed[0])
+        with warned(agreed[0].warning, status.warn):
+            report = _work(context, agreed[0])
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told to the others
         peers.failed(error)
     peers.finish()
@@ -138,7 +142,8 @@ def _join(job: Job | None, here: JoinedRank, limits: Limits, early: Lookout) -> 
 def _alone(job: Job, context: RankContext) -> Report:
     """Run as the only rank of a joined job."""
     try:
-        return _work(context, job)
+        with warned(job.warning, context.status.warn):
+            return _work(context, job)
     except BaseException as error:
         notes = clean_up(job, context.status)
         if isinstance(error, (KeyboardInterrupt, Stopped)):

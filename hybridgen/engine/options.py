@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from hybridgen.engine.outputs import Outputs
+from hybridgen.engine.outputs import AUTO, Outputs
 from hybridgen.errors import RequestError
 from hybridgen.planner.hardware.known import MACHINES
 from hybridgen.recipe import library
@@ -22,6 +23,14 @@ class Engine(str, Enum):
 
     native = "native"
     xfuser = "xfuser"
+
+
+class PreemptSignal(str, Enum):
+    """Signals by which a cluster warns that it will end a run."""
+
+    USR1 = "USR1"
+    USR2 = "USR2"
+    TERM = "TERM"
 
 
 class Limits(NamedTuple):
@@ -67,6 +76,9 @@ class RunOptions:
     checkpoint_every: Optional[int] = flag(
         "Keep the state beside the clip every K steps, to go on from if the run is ended.", metavar="K", panel=OUTPUT
     )
+    preempt_signal: Optional[PreemptSignal] = flag(
+        "Keep the state when this signal comes, and end with code 75, for a cluster to start again.", panel=OUTPUT
+    )
     resume: bool = flag("Go on from the state that a run left beside the clip.", default=False, panel=OUTPUT)
     gpus: Optional[int] = flag("Number of ranks. With no degree given, the planner chooses the split.", metavar="N")
     auto: bool = flag("Let the planner choose every degree that is not given.", default=False)
@@ -108,11 +120,14 @@ class RunOptions:
     @property
     def outputs(self) -> Outputs:
         """The files that the run may write."""
-        every = self.checkpoint_every
+        every, warning = self.checkpoint_every, self.preempt_signal
         if every is not None and every < 1:
             raise RequestError("quantity", "checkpoint-every", every, "must be 1 or more", [1])
         files = (self.out, self.latents, self.report, self.preview)
-        return Outputs(*files, self.overwrite, every or 0, self.resume)
+        if every is None and (self.resume or warning is not None):
+            every = AUTO
+        number = signal.Signals[f"SIG{warning.value}"] if warning is not None else 0
+        return Outputs(*files, self.overwrite, every or 0, self.resume, int(number))
 
 
 @dataclass(frozen=True)

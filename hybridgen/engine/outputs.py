@@ -25,6 +25,10 @@ RULES = {
 }
 
 
+AUTO = -1
+"""In place of a number of steps: as many as make keeping the state cost next to nothing."""
+
+
 @dataclass(frozen=True)
 class Outputs:
     """Files that a run may write; None means not asked for (the video then gets a name)."""
@@ -35,9 +39,11 @@ class Outputs:
     preview: Path | None = None
     overwrite: bool = False
     keep_every: int = 0
-    """Number of steps after which the state is kept, again and again; 0 is never."""
+    """Number of steps after which the state is kept, again and again; 0 is never, AUTO as often as costs nothing."""
     resume: bool = False
     """Whether the clip goes on from the state that a run left, if there is one."""
+    warning: int = 0
+    """The signal after which the state is kept and the run ends; 0 is none."""
 
 
 def endings(frames: int) -> tuple[str, ...]:

@@ -93,8 +93,11 @@ def make_job(
         threads=_threads(plan, replicas),
         model=_model(recipe, plan),
         keep_every=outputs.keep_every,
+        warning=outputs.warning,
     )
-    if outputs.keep_every:
+    if outputs.warning:
+        check_plan(plan, "preempt-signal")
+    if outputs.keep_every > 0:
         check_plan(plan, "checkpoint-every")
     if outputs.resume and environment.is_reporter():
         check_plan(plan, "resume")

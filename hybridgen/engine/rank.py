@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,7 +106,9 @@ def set_up(context: RankContext, job: Job, control: Control | None = None) -> Ra
         device = torch.device("cuda", context.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     memory = PeakMemory(device)
-    control = control or Control()
+    control = control or Control(context)
+    if job.warning and context.launcher is not None:
+        signal.signal(job.warning, signal.SIG_IGN)  # it may be sent to every process; the launcher hears it
     if job.plan.world_size > 1:
         context.status.set("joining the other ranks", waits=True)
         control.store = init_process_group(context, device)

@@ -45,6 +45,13 @@ class Replicas:
         """Ask for a clip. Every clip has the same Job.setup. Raises RunFailed (engine-closed)."""
         return self.queue.submit(job)
 
+    def preempt(self) -> None:
+        """Have the clips that are made keep their state and end; those that wait fail."""
+        self.queue.preempt()
+        for resident in self.residents:
+            if (ranks := resident.ranks) is not None:
+                ranks.status.warn()
+
     def close(self, at_once: bool = False) -> None:
         """End the ranks, after the clips that were asked for, or at once; then the remaining clips fail."""
         self.queue.close(at_once)

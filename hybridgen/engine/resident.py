@@ -163,6 +163,8 @@ class Resident:
         """Give the ranks a clip."""
         self.number += 1
         ranks.idle, ticket.replica = False, self.place.index
+        if self.queue.preempted:
+            ranks.status.warn()
         ticket.tell(Event("begin", self.place.words))
         ranks.send(0, (self.number, ticket.job))
         for rank in range(1, ranks.world):

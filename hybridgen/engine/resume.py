@@ -7,13 +7,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from hybridgen.engine.report import RequestSummary
-from hybridgen.errors import RequestError
+from hybridgen.errors import PREEMPTED, RequestError
 from hybridgen.models.headers import Missing, Unreadable, read_header
 from hybridgen.plan.plan import Plan
 
 STATE = ".state.safetensors"
 """Ending of the state of a clip, which stands beside the clip until that is complete."""
 RULES = {
+    PREEMPTED: "A cluster warns before it takes its machines back. The run has kept the state of the clip, and the "
+    "same command with --resume goes on from it.",
     "state-file": "The state of a clip is its latents between two denoising steps, and what the scheduler remembers. "
     "The clip that is asked for must be the same in everything but the split, the device and the kernel.",
     "state": "PipeFusion has steps of several patches under way at once, and a guarded model writes nothing before the "

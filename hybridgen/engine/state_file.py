@@ -26,6 +26,7 @@ LATENTS = "latents"
 
 def keep(rank: Rank, model: Denoiser, x: Tensor, done: int) -> None:
     """Write the state after so many steps: x is this rank's part of the latents."""
+    rank.set_status(f"keep the state of step {done}")
     job, group = rank.job, rank.mesh.sequence()
     if group is None:
         return

@@ -11,11 +11,15 @@ from typing import Protocol
 from hybridgen.distributed.progress import Event
 from hybridgen.engine.job import Job
 from hybridgen.engine.tickets import Ticket
-from hybridgen.errors import RunFailed
+from hybridgen.errors import PREEMPTED, RunFailed
 
 TRIES = 2
 """Times that a clip is begun on ranks that are then lost, before it fails."""
-REASONS = {"cancelled": "the clip was cancelled", "engine-closed": "the engine was closed before the clip was made"}
+REASONS = {
+    "cancelled": "the clip was cancelled",
+    "engine-closed": "the engine was closed before the clip was made",
+    PREEMPTED: "the job was ended before the clip was begun",
+}
 
 
 def failure_of(rule: str) -> RunFailed:
@@ -51,6 +55,8 @@ class Queue:
     takers: list[Taker] = field(default_factory=list)
     closing: bool = False
     """Whether no more clips may be asked for."""
+    preempted: bool = False
+    """Whether those that are made keep their state, and end."""
     aborted: bool = False
     """Whether those that were asked for are given up."""
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -61,7 +67,7 @@ class Queue:
         ticket = Ticket(job, self.cancel, self.on_event)
         with self.changed:
             if self.closing:
-                raise RunFailed("engine-closed", "the engine is closed")
+                raise failure_of(PREEMPTED) if self.preempted else RunFailed("engine-closed", "the engine is closed")
             self.waiting.append(ticket)
             self.wake()
         return ticket
@@ -81,6 +87,15 @@ class Queue:
         with self.changed:
             self.closing, self.aborted = True, self.aborted or at_once
             self.wake()
+
+    def preempt(self) -> None:
+        """Take no more clips, and give up those that wait, because this process will be ended."""
+        with self.changed:
+            self.closing = self.preempted = True
+            waiting, self.waiting = self.waiting, deque()
+            self.wake()
+        for ticket in waiting:
+            ticket.end("failed", failure=failure_of(PREEMPTED))
 
     def wake(self) -> None:
         """Have all ranks look at the queue."""

@@ -17,7 +17,7 @@ from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
-from hybridgen.errors import RunFailed
+from hybridgen.errors import PREEMPTED, RunFailed
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.guardrail import RULE, Guardrail, blocked
@@ -26,7 +26,7 @@ from hybridgen.models.load import empty_experts, fill, load_autoencoder, load_sc
 from hybridgen.models.registry import family_of, guardrail_of
 from hybridgen.strategies import registry
 
-SHARED = (RULE,)
+SHARED = (RULE, PREEMPTED)
 """Rules of errors that all ranks raise at the same place, after which they are as before the clip."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridgen.api.many import shard_of
+from hybridgen.api.clips import shard_of
 from hybridgen.errors import RequestError
 from hybridgen.recipe import prompts
 

@@ -91,7 +91,7 @@ def test_what_comes_before_mapped_files_is_in_the_peak() -> None:
     def measure(context: RankContext) -> int:
         cpu: Any = torch.device("cpu")
         nothing: Any = None
-        rank = Rank(context, cpu, nothing, PeakMemory(cpu), Control(), nothing)
+        rank = Rank(context, cpu, nothing, PeakMemory(cpu), Control(context), nothing)
         rank.memory.stop.set()
         torch.ones(size, dtype=torch.uint8)
         with rank.stage("load", mapped=True):
