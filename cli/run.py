@@ -159,6 +159,7 @@ def summary(report: Report, waited: float, command: str) -> list[str]:
     most = max(memory)
     figures = "  ".join(f"{stage} {seconds:.1f} s" for stage, seconds in shown.items())
     lines = ["", *text.paragraph("time", f"{figures}  ({waited:.1f} s with start and end)", 8)]
+    lines += _steps(report)
     sent = _most(report.traffic_bytes)
     if sent:
         lines.append("sent    " + ", ".join(f"{name} {text.size(n)}" for name, n in sent.items()) + "  (busiest rank)")
@@ -167,6 +168,25 @@ def summary(report: Report, waited: float, command: str) -> list[str]:
     if not report.plan.exact:
         lines.append("note    approximate: after the warm-up pipefusion attends to K/V of the step before")
     return [*lines, f"repeat  {command}"]
+
+
+def _steps(report: Report) -> list[str]:
+    """What a step took beside what was predicted, and the rank that the others wait for."""
+    held, slow = report.prediction, report.slowest
+    if not held.measured:
+        return []
+    words = f"{text.short(held.measured)} s each; "
+    if held.missing:
+        words += f"not predicted: {held.missing}"
+    else:
+        low, high = held.step * (1 - held.error), held.step * (1 + held.error)
+        words += f"predicted for {held.machine}: {text.span(low, high)} s"
+    lines = text.paragraph("steps", words, 8)
+    if slow is not None:
+        own = f"computing {text.short(slow.computing)} s a step, waiting {text.short(slow.waiting)} s"
+        others = f"the others compute {text.short(slow.others_computing)} s, wait {text.short(slow.others_waiting)} s"
+        lines += text.paragraph("", f"slowest rank {slow.rank} ({slow.host}): {own}; {others}", 8)
+    return lines
 
 
 def _most(ranks: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -120,7 +120,7 @@ class Engine:
         """What every clip has in common, with every degree given."""
         self.plan: Plan = plan
         """The plan of a clip that says nothing else."""
-        self.quiet = own.quiet
+        self.quiet, self.hardware = own.quiet, own.hardware
         self.setup: Setup | None = None
         """What the ranks hold, once there is a clip."""
         here = environment.joined_rank()
@@ -169,7 +169,7 @@ class Engine:
         plan = resolve(recipe, None, inputs.video_frames)
         recipe = with_seed(recipe)
         shown = self.replicas == 1 and not self.quiet  # the progress of several would be one on top of the other
-        job = make_job(recipe, plan, outputs, inputs, not shown, self.replicas)
+        job = make_job(recipe, plan, outputs, inputs, not shown, self.replicas, self.hardware)
         for remark in (*remarks(recipe, plan), *inputs.doubts):
             warnings.warn(remark, stacklevel=3)
         self.setup = self.setup or job.setup

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from hybridgen.distributed.files import part_of, take_free_name
@@ -65,7 +66,7 @@ def run(
             plan = resolve(recipe, options.gpus, inputs.video_frames)
         if options.dry_run and options.engine is Engine.native:
             look(recipe, plan, options.outputs, inputs)
-        engine = _engine(options.engine)
+        engine = _engine(options)
         if options.dry_run or not has_prompt(recipe.request):
             device = "cpu" if recipe.runtime.device == "cpu" else None  # a GPU's name is asked for by torch
             screen.planned(recipe, plan, inputs, _warnings(recipe, plan, engine, device, inputs))
@@ -199,13 +200,13 @@ class _Runner(NamedTuple):
     """Warnings about the plan before it runs."""
 
 
-def _engine(name: Engine) -> _Runner:
+def _engine(options: RunOptions) -> _Runner:
     """The runner of an engine: hybridgen itself, or another."""
-    if name is Engine.xfuser:
+    if options.engine is Engine.xfuser:
         from hybridgen.interop import xdit, xfuser
 
         return _Runner(xfuser.make_job, xfuser.launch, xdit.warnings)
-    return _Runner(make_job, _launch, lambda recipe, plan: ())
+    return _Runner(partial(make_job, hardware=options.hardware), _launch, lambda recipe, plan: ())
 
 
 def _launch(job: Job, start_method: str | None, limits: Limits, early: Lookout) -> Report:

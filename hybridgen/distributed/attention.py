@@ -89,6 +89,19 @@ def attend_plain(kernel: Kernel, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor)
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped).transpose(1, 2)
 
 
+def serving(kernel: Kernel, heads: tuple[int, int], head_dim: int, dtype: str, device: torch.device) -> str:
+    """Name of the kernel that computes, which for "sdpa" is torch's choice: "math" is the slow way without any.
+
+    heads: query heads and K/V heads.
+    """
+    if kernel.lse:
+        return kernel.name
+    q, k = (torch.empty(1, 64, n, head_dim, dtype=getattr(torch, dtype), device=device).transpose(1, 2) for n in heads)
+    chosen = torch._fused_sdp_choice(q, k, k, enable_gqa=heads[0] != heads[1])
+    name = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}.get(chosen, kernel.name)
+    return "cpu" if device.type == "cpu" and name == "flash" else name
+
+
 def _serving(name: str, num_queries: int, num_keys: int) -> str:
     """The kernel that takes a shard of this size: for a single token "flash" in place of "cudnn".
 

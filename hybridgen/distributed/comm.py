@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridgen.distributed.data import packed, unpacked
+from hybridgen.distributed.waits import Waits
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
 
@@ -32,6 +33,8 @@ class Traffic:
 
     sent: Counter[str] = field(default_factory=Counter)
     watch: Callable[[str], None] = lambda _: None
+    waits: Waits = field(default_factory=Waits)
+    """Time in exchanges."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class Group:
     def _exchange(self, name: str, sent: int) -> Iterator[None]:
         self.traffic.sent[self.strategy] += sent
         self.traffic.watch(f"{self.strategy} {name}")
+        began = self.traffic.waits.begin()
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.strategy} {name}: {str(error).splitlines()[0]}") from error
+        self.traffic.waits.end(self.strategy, began)
 
     def all_to_all(self, x: Tensor) -> Tensor:
         """Send chunk i of x [size, ...] to rank i; returns [size, ...] with chunk i from rank i."""

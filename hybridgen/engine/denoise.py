@@ -31,6 +31,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
         for step in steps[done:]:
             obey(rank, model, x, step.index)
             began = time.perf_counter()
+            rank.mesh.traffic.waits.start()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
             takes_over = step.index == done or step.expert != steps[step.index - 1].expert
             if takes_over and step.index > done:
@@ -41,6 +42,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
             if takes_over:  # what is wrong with an expert's weights shows at once
                 check_finite(x, f"numbers after step {step.index + 1}")
             rank.steps.append(time.perf_counter() - began)
+            rank.waits.append(rank.mesh.traffic.waits.stop())
             rank.progress.step(rank.steps[-1])
             if rank.job.keep_every > 0 and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
                 state_file.keep(rank, model, x, step.index + 1)

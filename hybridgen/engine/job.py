@@ -12,6 +12,7 @@ from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
 from hybridgen.engine.resume import STATE
+from hybridgen.engine.timing import Prediction, RankTimes
 from hybridgen.models.registry import MODELS
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.kernels import Kernel
@@ -83,6 +84,8 @@ class Job:
     """SHA-256 that these latents must have, if it is known."""
     record: str = ""
     """The record of that run, as JSON; the clip's own."""
+    prediction: Prediction = Prediction()
+    """What is predicted of a denoising step."""
 
     @property
     def setup(self) -> Setup:
@@ -146,6 +149,8 @@ class Job:
         ranks: Sequence[Mapping[str, Any]],
         digest: str,
         warnings: Sequence[str] = (),
+        times: Sequence[RankTimes] = (),
+        prediction: Prediction = Prediction(),
     ) -> Report:
         """The report; `ranks` are traffic and memory of every rank, `digest` is that of the final latents."""
         return Report(
@@ -159,6 +164,8 @@ class Job:
             output=self.output,
             latents_sha256=digest,
             warnings=tuple(warnings),
+            ranks_s=tuple(times),
+            prediction=prediction,
         )
 
     def about_latents(self, digest: str) -> dict[str, str]:
@@ -191,5 +198,5 @@ class Job:
         }
 
 
-PARTS = (Job, Plan, Clip, Degrees, Settings, Conditioning, Kernel, *MODELS)
+PARTS = (Job, Plan, Clip, Degrees, Settings, Conditioning, Kernel, Prediction, *MODELS)
 """All that a job may be made of, for a rank that has none of its own to compare with."""

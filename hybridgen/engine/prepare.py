@@ -13,6 +13,7 @@ from hybridgen.engine.inputs import Conditioning, check_inputs
 from hybridgen.engine.job import LATENTS, Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, default_name, endings
+from hybridgen.engine.predict import predict
 from hybridgen.engine.resume import check_plan, steps_done
 from hybridgen.errors import RequestError
 from hybridgen.models import catalogue
@@ -57,12 +58,14 @@ def make_job(
     inputs: Conditioning = Conditioning(),
     quiet: bool = False,
     replicas: int = 1,
+    hardware: str | None = None,
 ) -> Job:
     """Make the job, with everything that a rank needs. Raises RequestError before anything starts.
 
     recipe: with its seed.
     inputs: the files that the clip is conditioned on, opened. Of a joined job rank 0 alone has them.
     replicas: groups of ranks that make clips side by side.
+    hardware: name or file of the machine that a prediction is for; by default this one.
     """
     plan.settings.refuse_unable()
     check_prompt(recipe, plan)
@@ -94,6 +97,7 @@ def make_job(
         model=_model(recipe, plan),
         keep_every=outputs.keep_every,
         warning=outputs.warning,
+        prediction=predict(plan, device, hardware),
     )
     if outputs.warning:
         check_plan(plan, "preempt-signal")

@@ -16,6 +16,7 @@ from hybridgen.distributed.peak_memory import PeakMemory
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.progress import Progress
 from hybridgen.distributed.rendezvous import init_process_group
+from hybridgen.distributed.waits import Waits
 from hybridgen.engine.control import Control
 from hybridgen.engine.job import Job
 from hybridgen.models.autoencoder import Autoencoder
@@ -52,6 +53,8 @@ class Rank:
     """Wall-clock seconds by stage."""
     steps: list[float] = field(default_factory=list)
     """Seconds of every denoising step."""
+    waits: list[dict[str, float]] = field(default_factory=list)
+    """Seconds of every denoising step that went to exchanges, by strategy."""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -60,7 +63,7 @@ class Rank:
 
     def begin(self, job: Job) -> None:
         """Begin a clip: nothing that was recorded of another is left."""
-        self.job, self.seconds, self.steps, self.warnings = job, {}, [], []
+        self.job, self.seconds, self.steps, self.waits, self.warnings = job, {}, [], [], []
         if self.memory.stop.is_set():
             self.memory.start()
         self.mesh.traffic.sent.clear()
@@ -113,6 +116,8 @@ def set_up(context: RankContext, job: Job, control: Control | None = None) -> Ra
         context.status.set("joining the other ranks", waits=True)
         control.store = init_process_group(context, device)
     mesh = build_mesh(job.plan.layout, context.rank, device.type)
+    if device.type == "cuda":
+        mesh.traffic.waits = Waits(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
     rank = Rank(context, device, mesh, memory, control, job)
     mesh.traffic.watch = lambda name: context.status.set(f"{rank.doing}, {name}", waits=True)
     rank.begin(job)

@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hybridgen.engine import timing
+from hybridgen.engine.timing import Prediction, RankTimes, Slowest
 from hybridgen.plan.plan import Plan
 
 
@@ -122,10 +124,21 @@ class Report:
     """SHA-256 of the final latents; "" where another engine ran the plan."""
     warnings: tuple[str, ...] = ()
     """What the ranks warned of, such as a prompt that is longer than what the model reads."""
+    ranks_s: tuple[RankTimes, ...] = ()
+    """Seconds that every rank computed and waited in each denoising step; empty where no step ran."""
+    prediction: Prediction = Prediction()
+    """What was predicted of a step, and how it was held."""
+
+    @property
+    def slowest(self) -> Slowest | None:
+        """The rank that computes longest, for which the others wait; None where one rank or no step ran."""
+        return timing.slowest(self.ranks_s)
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        return {**asdict(self), "plan": self.plan.as_data(), "output": str(self.output)}
+        slowest = self.slowest and asdict(self.slowest)
+        parts = {"plan": self.plan.as_data(), "prediction": timing.plain(self.prediction), "slowest": slowest}
+        return {**asdict(self), **parts, "output": str(self.output)}
 
 
 @lru_cache

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from socket import gethostname
 from textwrap import shorten
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hybridgen.distributed.attention import serving
 from hybridgen.distributed.processes import RankContext
 from hybridgen.distributed.sequence import Shard
 from hybridgen.engine.control import Cancelled, Orders
@@ -17,6 +21,7 @@ from hybridgen.engine.denoise import denoise, gather_latents
 from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
+from hybridgen.engine.timing import Prediction, RankTimes, held
 from hybridgen.errors import PREEMPTED, RunFailed
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
@@ -234,14 +239,28 @@ def share(rank: Rank, inputs: Inputs | None) -> Inputs:
 
 
 def finish(rank: Rank, digest: str, started: float) -> Report:
-    """Collect every rank's traffic and memory in rank 0's report, and give it to all."""
+    """Collect every rank's times, traffic and memory in rank 0's report, and give it to all."""
     rank.set_status("finish")
-    world = rank.mesh.world()
-    mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close()}
-    everyone = world.gather_objects(mine) if rank.context.world > 1 else [mine]
+    world, times = rank.mesh.world(), RankTimes.of(gethostname(), rank.steps, rank.waits)
+    mine = {"traffic": dict(rank.mesh.traffic.sent), "memory": rank.memory.close(), "times": asdict(times)}
+    everyone = (world.gather_objects(mine) if rank.context.world > 1 else []) or [mine]
+    ranks = [RankTimes(**one["times"]) for one in everyone] if rank.steps else []
+    prediction = compare(rank, ranks)
+    if prediction.warning:
+        rank.warn(prediction.warning)
     rank.seconds["total"] = time.perf_counter() - started
-    report: Report = rank.broadcast_object(rank.job.report(rank.seconds, rank.steps, everyone, digest, rank.warnings))
+    made = rank.job.report(rank.seconds, rank.steps, everyone, digest, rank.warnings, ranks, prediction)
+    report: Report = rank.broadcast_object(made)
     return report
+
+
+def compare(rank: Rank, ranks: Sequence[RankTimes]) -> Prediction:
+    """On rank 0, what was measured beside what was predicted."""
+    plan, prediction = rank.job.plan, rank.job.prediction
+    if not rank.first or not ranks:
+        return prediction
+    kernel = serving(rank.job.kernel, plan.attention_heads, plan.facts.transformer.head_dim, plan.dtype, rank.device)
+    return held(prediction, ranks, [len(plan.blocks(one)) for one in range(len(ranks))], kernel)
 
 
 def leave(rank: Rank) -> None:

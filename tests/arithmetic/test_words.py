@@ -16,6 +16,7 @@ from hybridgen.cli import text
 from hybridgen.cli.main import call
 from hybridgen.cli.run import summary
 from hybridgen.engine.report import Timings
+from hybridgen.engine.timing import Prediction, Slowest
 
 FOREIGN = [
     ("run --model demo --height 48 --width=64", "diffusers' --height is --size WxH here", "--model demo --size 64x48"),
@@ -210,7 +211,14 @@ def test_a_run_without_gpus_says_what_to_do_instead(capsys: pytest.CaptureFixtur
 def test_the_summary_shows_the_report_under_the_same_names() -> None:
     times = Timings.of({"load": 1.0, "encode": 2.0, "denoise": 3.0, "decode": 4.0, "write": 5.0, "total": 15.5})
     plan = SimpleNamespace(exact=True)
-    report = SimpleNamespace(timings_s=times, peak_memory_bytes=(91e6, 36e6), traffic_bytes=(), plan=plan)
+    slow = Slowest(3, "node1", 1.9, 0.1, 1.1, 0.9)
+    held = Prediction(machine="8 x H200", step=1.5, error=0.1, measured=2.0)
+    report = SimpleNamespace(
+        timings_s=times, peak_memory_bytes=(91e6, 36e6), traffic_bytes=(), plan=plan, slowest=slow, prediction=held
+    )
     lines = summary(report, 41.9, "hybridgen run")  # type: ignore[arg-type]
     assert lines[1].endswith("write 5.0 s  total 15.5 s  (41.9 s with start and end)")
     assert "memory  peak 91 MB (rank 0), the other ranks 36 MB or more" in lines
+    assert "steps   2 s each; predicted for 8 x H200: 1.35-1.65 s" in lines
+    own = "slowest rank 3 (node1): computing 1.9 s a step, waiting 0.1 s"
+    assert f"        {own}; the others compute 1.1 s, wait 0.9 s" in lines
