@@ -15,7 +15,8 @@ from hybridgen.engine.control import Orders
 from hybridgen.engine.inputs import Conditioning, opened_again
 from hybridgen.engine.job import PARTS, Job
 from hybridgen.engine.launch import clean_up
-from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings
+from hybridgen.engine.report import PARTS as REPORT_PARTS
+from hybridgen.engine.report import Report
 from hybridgen.engine.signed import await_key, signed, verified
 from hybridgen.errors import RunFailed
 
@@ -36,7 +37,7 @@ class Ended:
     """All that it may be made of."""
 
 
-Ended.PARTS = (Ended, Report, PlanSummary, RequestSummary, Timings)
+Ended.PARTS = (Ended, *REPORT_PARTS)
 
 
 class StoreOrders(Orders):

@@ -141,6 +141,10 @@ class Report:
         return {**asdict(self), **parts, "output": str(self.output)}
 
 
+PARTS = (Report, PlanSummary, RequestSummary, Timings, RankTimes, Prediction)
+"""All that a report is made of, for a rank that has none of its own to compare with."""
+
+
 @lru_cache
 def versions() -> dict[str, str]:
     """Versions of the packages that make the result."""
