@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from hybridgen.api.session import Engine
 from hybridgen.api.spine import Screen
 from hybridgen.distributed.progress import Event
+from hybridgen.engine import environment
 from hybridgen.engine.job import Job
 from hybridgen.engine.report import Report
 from hybridgen.engine.tickets import Ticket
@@ -85,10 +85,7 @@ class ManyScreen(Screen):
 
 def shard_of(text: str | None) -> tuple[int, int]:
     """The shard (i, n) of "i/n", or of a Slurm array's task; (1, 1) is all. Raises RequestError (shard)."""
-    env = os.environ
-    if text is None and {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"} <= env.keys():
-        least, step = int(env.get("SLURM_ARRAY_TASK_MIN", "0")), int(env.get("SLURM_ARRAY_TASK_STEP", "1"))
-        text = f"{(int(env['SLURM_ARRAY_TASK_ID']) - least) // step + 1}/{env['SLURM_ARRAY_TASK_COUNT']}"
+    text = environment.array_task() if text is None else text
     if text is None:
         return 1, 1
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)

@@ -106,6 +106,8 @@ def may_write(
     if endings and path.suffix.lower() not in endings:
         near = path.with_suffix(endings[0]) if path.name else Path(f"clip{endings[0]}")
         raise RequestError("output-format", flag, path, f"must end in {' or '.join(endings)}", [near])
+    if not path.name:
+        raise RequestError("output-exists", flag, path, "is a folder", "the name of a file", [])
     check_folder(flag, path)
     if path.is_dir():
         raise RequestError("output-exists", flag, path, "is a folder", "the name of a file", [])

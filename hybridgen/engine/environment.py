@@ -74,6 +74,15 @@ def end_with_launcher() -> None:
             die_with_parent()
 
 
+def array_task() -> str | None:
+    """The task of a Slurm array as i/n; None where this is none. Raises RequestError (launcher)."""
+    if not {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"} <= os.environ.keys():
+        return None
+    number, count = _number("SLURM_ARRAY_TASK_ID"), _number("SLURM_ARRAY_TASK_COUNT")
+    least, step = _number("SLURM_ARRAY_TASK_MIN", "0"), _number("SLURM_ARRAY_TASK_STEP", "1")
+    return f"{(number - least) // max(step, 1) + 1}/{count}"
+
+
 def _number(name: str, default: str = "") -> int:
     """A whole number from 0 on in the environment. Raises RequestError (launcher)."""
     text = os.environ.get(name) or default

@@ -62,3 +62,23 @@ def test_a_manifest_that_is_too_large_is_refused(tmp_path: Path) -> None:
 def test_a_model_in_a_folder_is_none_of_xdits(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("run --model demo -p x --engine xfuser --dry-run --device cpu".split()) == 2
     assert "error[engine-lacks]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ID", "x"), ("COUNT", ""), ("MIN", "-1"), ("STEP", "x"), ("STEP", "0"), ("ID", "9")]
+)
+def test_a_slurm_array_that_cannot_be_is_told(
+    variable: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, given in {"ID": "1", "COUNT": "3", "MIN": "1", "STEP": "1", variable: value}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", given)
+    code = call("run --model demo -p x --count 3 --dry-run --device cpu".split())
+    said = capsys.readouterr().err
+    is_legal = (variable, value) == ("STEP", "0")
+    assert code == 0 if is_legal else (code == 2 and said.startswith(("error[launcher]", "error[shard]")))
+
+
+def test_the_root_is_no_name_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["plan", "--gpus", "8", "--save", "/"]) == 2
+    assert "--save /: is a folder" in capsys.readouterr().err
