@@ -23,7 +23,8 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
     x = model.state.cut(model.initial_latents(generator))
     done = rank.job.done
     if done:
-        rank.progress.note(f"resume   after step {done} of {len(steps)}")
+        anew = "; the warm-up of pipefusion begins anew" if rank.job.plan.degrees.pipefusion > 1 else ""
+        rank.progress.note(f"resume   after step {done} of {len(steps)}{anew}")
         x = state_file.take_up(rank, model)
     rank.progress.start(len(steps) - done)
     rank.control.begin()

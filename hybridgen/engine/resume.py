@@ -18,8 +18,7 @@ RULES = {
     "same command with --resume goes on from it.",
     "state-file": "The state of a clip is its latents between two denoising steps, and what the scheduler remembers. "
     "The clip that is asked for must be the same in everything but the split, the device and the kernel.",
-    "state": "PipeFusion has steps of several patches under way at once, and a guarded model writes nothing before the "
-    "guardrail's verdict.",
+    "state": "A guarded model writes nothing before the guardrail's verdict.",
 }
 MAY_DIFFER = ("device", "attention")
 """Fields of the request that may be others when a clip goes on."""
@@ -27,9 +26,6 @@ MAY_DIFFER = ("device", "attention")
 
 def check_plan(plan: Plan, flag: str) -> None:
     """Raise RequestError (state) for a plan whose state cannot be kept."""
-    if plan.degrees.pipefusion > 1:
-        problem = "is not supported with --pipefusion yet"
-        raise RequestError("state", flag, None, problem, "a split without it", [{flag: None}])
     if plan.facts.guarded:
         problem = f"is not supported with {plan.facts.name}, whose guardrail sees the frames before anything is kept"
         raise RequestError("state", flag, None, problem, "without it", [{flag: None}])

@@ -18,20 +18,20 @@ from hybridgen.distributed.files import written_whole
 from hybridgen.engine.job import STATE_KEPT
 from hybridgen.engine.rank import Rank
 from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.history import remember
+from hybridgen.plan.traffic import STATE
 
-TRAFFIC = "state"
-"""Name under which the bytes of states are counted."""
 LATENTS = "latents"
 
 
 def keep(rank: Rank, model: Denoiser, x: Tensor, done: int) -> None:
     """Write the state after so many steps: x is this rank's part of the latents."""
     rank.set_status(f"keep the state of step {done}")
+    tensors, plain = model.slots.history(x)
     job, group = rank.job, rank.mesh.sequence()
     if group is None:
         return
-    group = replace(group, strategy=TRAFFIC)
-    tensors, plain = remembered(model.scheduler, x)
+    group = replace(group, strategy=STATE)
     whole = {}
     for name, part in {LATENTS: x, **tensors}.items():
         shards = group.gather(part) if group.size > 1 else [part]
@@ -73,7 +73,7 @@ def shared(rank: Rank, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rank 0's tensors on every rank."""
     if rank.context.world == 1:
         return tensors
-    world = replace(rank.mesh.world(), strategy=TRAFFIC)
+    world = replace(rank.mesh.world(), strategy=STATE)
     said = {name: (list(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in tensors.items()}
     found = {}
     for name, (shape, dtype) in world.broadcast_object(said).items():
@@ -81,53 +81,3 @@ def shared(rank: Rank, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         kind: torch.dtype = getattr(torch, dtype)
         found[name] = world.broadcast(torch.empty(shape, dtype=kind, device=rank.device) if own is None else own)
     return found
-
-
-def remembered(scheduler: Any, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What a scheduler remembers from step to step: tensors in the form of x, and plain values, by attribute.
-
-    An entry of a list is named attribute.index. Tables of the schedule are left out: they are made anew.
-    """
-    tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
-    for name, value in vars(scheduler).items():
-        if name == "_internal_dict":
-            continue
-        if _is_like(value, x):
-            tensors[name] = value
-        elif isinstance(value, list):
-            plain[name] = [None if _is_like(one, x) else _plain(one) for one in value]
-            tensors |= {f"{name}.{index}": one for index, one in enumerate(value) if _is_like(one, x)}
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            plain[name] = value
-    return tensors, plain
-
-
-def remember(scheduler: Any, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-    """Give a scheduler, whose timesteps are set, what remembered() has found."""
-    for name, value in plain.items():
-        setattr(scheduler, name, [_value(one) for one in value] if isinstance(value, list) else value)
-    for name, tensor in tensors.items():
-        attribute, _, index = name.partition(".")
-        if index:
-            getattr(scheduler, attribute)[int(index)] = tensor
-        else:
-            setattr(scheduler, attribute, tensor)
-
-
-def _is_like(value: Any, x: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.shape == x.shape
-
-
-def _plain(value: Any) -> Any:
-    """A plain value as JSON has it; a tensor of one number as its type and value."""
-    if isinstance(value, Tensor):
-        assert value.numel() == 1, f"a scheduler remembers a tensor {tuple(value.shape)}"
-        return {"dtype": str(value.dtype).removeprefix("torch."), "value": value.item()}
-    return value
-
-
-def _value(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return torch.tensor(plain["value"], dtype=getattr(torch, plain["dtype"]))
-    return plain

@@ -18,6 +18,7 @@ from torch import Tensor
 from hybridgen.distributed.attention import attend, attend_plain
 from hybridgen.distributed.sequence import Shard
 from hybridgen.models.autoencoder import Autoencoder, to_uint8
+from hybridgen.models.history import remembered
 from hybridgen.models.inputs import Encoder, Inputs
 from hybridgen.models.slots import Cuts, KeyValue, Partial, Pass, Slots, Step
 from hybridgen.models.state import State
@@ -50,6 +51,7 @@ class Denoiser(ABC):
             predict=self.predict_branches,
             advance=self.guided_step,
             settle=lambda x: None,
+            history=lambda x: remembered(self.scheduler, x),
             branches=list(range(plan.branches)),
             guide=self.combine,
             encode=self.encode_alone,

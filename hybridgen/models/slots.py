@@ -75,6 +75,9 @@ class Slots:
     """Applies guidance, then the scheduler's step. pipefusion fetches the patches that are under way."""
     settle: Callable[[Tensor], None]
     """Ends what is under way between steps, before the clip is given up. pipefusion fetches its patches."""
+    history: Callable[[Tensor], tuple[dict[str, Tensor], dict[str, Any]]]
+    """Between steps: what the scheduler remembers, tensors in the form of the state and plain values, by name. The
+    state is complete afterwards. pipefusion has it on the last stage, and gives it to the first."""
     branches: list[int]
     """The guidance branches that this rank runs. By default all; cfg sets one."""
     guide: Callable[[list[Tensor], Tensor, Step, Pass], Tensor]

@@ -20,6 +20,8 @@ Overlap = Literal["", "attention", "next pass"]
 PHASES: tuple[Phase, ...] = ("setup", "condition", "denoise", "decode")
 MOMENTS: tuple[Moment, ...] = ("block", "exchange", "attention", "step")
 
+STATE = "state"
+"""Traffic of the state of a clip that is kept between two steps; no plan declares it."""
 SEQUENCE_GATHER = "sequence_gather"
 SETUP = "setup"
 TOKEN_ID = 8

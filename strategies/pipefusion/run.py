@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridgen.distributed.comm import Group
+from hybridgen.distributed.data import packed, unpacked
 from hybridgen.distributed.mesh import Mesh
 from hybridgen.models.denoiser import Denoiser
+from hybridgen.models.history import remember, remembered
 from hybridgen.models.slots import Pass, Step
 from hybridgen.plan.plan import Plan
+from hybridgen.plan.traffic import STATE
 from hybridgen.strategies.pipefusion.rules import IN_FLIGHT
 
 
@@ -69,7 +73,7 @@ class Pipeline:
         if step.expert != self.expert:  # buffers of the other expert say nothing
             self.expert, self.sync_left = step.expert, self.plan.option("warmup")
         if self.stage == self.last and not self.schedulers:
-            self.schedulers = [copy.deepcopy(self.model.scheduler) for _ in range(self.patches)]
+            self.schedulers = [self.scheduler_of(x, patch) for patch in range(self.patches)]
         if self.sync_left:
             self.sync_left -= 1
             self.fetch_all(x)
@@ -80,6 +84,13 @@ class Pipeline:
                 self.run(x, step, patch)
         self.owed = self.patches if self.stage == 0 else 0
         return []
+
+    def scheduler_of(self, x: Tensor, patch: int) -> Any:
+        """The model's scheduler for one patch, with what it remembers of it from an earlier run."""
+        tensors, plain = remembered(self.model.scheduler, x)
+        own = copy.deepcopy(self.model.scheduler)
+        remember(own, {name: self.model.state.piece(y, patch).clone() for name, y in tensors.items()}, plain)
+        return own
 
     def run(self, x: Tensor, step: Step, patch: int | None) -> None:
         """Send all patches together, or one, through this stage, branch by branch, and step them on the last."""
@@ -157,6 +168,27 @@ class Pipeline:
         self.in_flight.clear()
         self.owed = 0
 
+    def history(self, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What the last stage's schedulers remember of all patches, on the first stage; nothing on the others."""
+        self.settle(x)
+        group = replace(self.back, strategy=STATE)
+        tensors: dict[str, Tensor] = {}
+        if self.stage == self.last:
+            found = [remembered(one, self.model.state.piece(x, patch)) for patch, one in enumerate(self.schedulers)]
+            tensors = {name: torch.cat([parts[name] for parts, _ in found], 1) for name in found[0][0]}
+            kinds = {name: str(y.dtype).removeprefix("torch.") for name, y in tensors.items()}
+            about = torch.frombuffer(bytearray(packed([kinds, found[0][1]])), dtype=torch.uint8).to(x.device)
+            for sent in (torch.tensor([len(about)], device=x.device), about, *tensors.values()):
+                group.send(sent, 0)()
+        if self.stage:
+            return {}, {}
+        size = group.receive(torch.zeros(1, dtype=torch.int64, device=x.device), self.last)
+        about = group.receive(torch.empty(int(size), dtype=torch.uint8, device=x.device), self.last)
+        kinds, plain = unpacked(about.cpu().numpy().tobytes(), like=())
+        for name, kind in kinds.items():
+            tensors[name] = group.receive(torch.empty(x.shape, dtype=getattr(torch, kind), device=x.device), self.last)
+        return tensors, plain
+
 
 def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     """Keep this stage's blocks, and replace how a step is made."""
@@ -164,6 +196,6 @@ def apply(model: Denoiser, mesh: Mesh, plan: Plan) -> None:
     forward, back = mesh.group("pipefusion", "pipefusion"), mesh.way_back("pipefusion", "pipefusion")
     pipeline = Pipeline(model, plan, forward, back)
     model.slots.predict, model.slots.advance, model.slots.relay = pipeline.predict, pipeline.advance, pipeline.relay
-    model.slots.settle = pipeline.settle
+    model.slots.settle, model.slots.history = pipeline.settle, pipeline.history
     if not plan.exact_split:
         model.slots.remember = pipeline.buffers.remember

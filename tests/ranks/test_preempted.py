@@ -94,12 +94,6 @@ def started(folder: Path, world: int, *words: str) -> list[Command]:
     return [command.start(folder, *words, environment=one) for one in given]
 
 
-def test_what_has_no_state_is_refused(tmp_path: Path) -> None:
-    words = ("--pipefusion", "2", "--preempt-signal", "USR1", "-p", "x")
-    refused = command.hybridgen(tmp_path, "run", "--model", "tiny:wan2.2-t2v", "--device", "cpu", *words)
-    assert refused.returncode == 2 and "error[state]: --preempt-signal: is not supported" in refused.stderr
-
-
 def test_the_pace_is_that_of_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
