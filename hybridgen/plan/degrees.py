@@ -59,6 +59,10 @@ class Degrees:
         cls.unlike = tuple(axis.name for axis in cls.axes.values() if not axis.alike)
         cls.sequence_axes = tuple(axis.name for kind in ("keys", "heads") for axis in placed if axis.divides == kind)
 
+    def __getstate__(self) -> dict[str, Value]:
+        """What is sent to other processes: the degrees, and nothing that follows from them."""
+        return {degree.name: self.value(degree) for degree in self.table}
+
     def value(self, degree: Degree) -> Value:
         """The value of one degree of the table."""
         return getattr(self, degree.name)  # type: ignore[no-any-return]

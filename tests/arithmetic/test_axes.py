@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import fields
 
@@ -139,3 +140,10 @@ def test_names_are_given_once() -> None:
 
 def test_the_page_of_strategies_is_what_they_declare() -> None:
     assert strategies.DOCUMENT.read_text(encoding="utf-8") == strategies.document()
+
+
+def test_degrees_are_sent_without_what_follows_from_them() -> None:
+    degrees = Degrees(cfg=2, pipefusion=2, attn2d=(2, 1))
+    assert str(degrees) and degrees.sizes  # kept once they are asked for
+    sent = pickle.loads(pickle.dumps(degrees))
+    assert sent == degrees and str(sent) == str(degrees) and hash(sent) == hash(degrees)
