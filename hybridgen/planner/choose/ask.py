@@ -44,6 +44,9 @@ class Ask:
     aim: Aim = Aim()
     """What a plan is chosen for."""
 
+    def __hash__(self) -> int:  # `fixed` has none; what tells most questions apart is enough
+        return hash((self.template, self.gpus, self.hardware))
+
     @property
     def limit(self) -> float:
         """Bytes of a GPU; infinite where the machine sets no limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from hybridgen.errors import RequestError
 from hybridgen.planner.choose.ask import Ask, Recommendation, Rejected
@@ -18,7 +18,11 @@ from hybridgen.planner.price.vae import Tail
 from hybridgen.recipe import legal as candidates
 from hybridgen.strategies.registry import Degrees
 
+ASKED_AGAIN = 32
+"""Answers that are remembered: pages, comparisons of widths and suggestions ask for the same plans again."""
 
+
+@lru_cache(ASKED_AGAIN)
 def search(ask: Ask) -> Recommendation:
     """All plans for exactly `ask.gpus` GPUs that are legal and fit, ranked; there may be none."""
     fitting, rejected = [], []
@@ -33,6 +37,7 @@ def search(ask: Ask) -> Recommendation:
     return Recommendation(ask, tuple(order), tuple(rejected), ask.gpus)
 
 
+@lru_cache(ASKED_AGAIN)
 def search_best(ask: Ask) -> Recommendation:
     """The best plans of search(); memory is counted only for these."""
     order = sorted(_priced(ask), key=lambda c: c.cost.clip)
