@@ -43,6 +43,7 @@ def generate(
     latents: str | Path | None = None,
     report: str | Path | None = None,
     preview: str | Path | None = None,
+    preview_every: int | None = None,
     overwrite: bool = False,
     hang_timeout: float | None = None,
     join_timeout: float = Limits().join,
@@ -63,6 +64,7 @@ def generate(
     latents: file for the final latents (.safetensors).
     report: file for the report (.json).
     preview: file for a contact sheet (.png).
+    preview_every: number of steps after which a frame is shown beside the clip, again and again, as NAME.preview.png.
     overwrite: whether files that exist may be replaced.
     hang_timeout: seconds in which some rank must begin something new; by default a run is never ended for silence.
     join_timeout: seconds in which the ranks of torchrun or srun must meet.

@@ -137,6 +137,7 @@ class Engine:
         *,
         latents: str | Path | None = None,
         preview: str | Path | None = None,
+        preview_every: int | None = None,
         overwrite: bool = False,
         **fields: Any,
     ) -> Ticket:
@@ -147,7 +148,7 @@ class Engine:
         Raises RequestError, with the rule engine-setup for a field that belongs to the engine; then nothing is asked
         for, and the engine goes on.
         """
-        outputs = Outputs(_path(out), _path(latents), None, _path(preview), overwrite)
+        outputs = Outputs(_path(out), _path(latents), None, _path(preview), overwrite, preview_every)
         return self.ranks.submit(self.job(as_flags("submit", {**fields, "prompt": prompt}), outputs))
 
     def generate(self, prompt: str, out: str | Path | None = None, **fields: Any) -> Report:

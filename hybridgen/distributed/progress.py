@@ -53,9 +53,10 @@ class Event(NamedTuple):
 
     kind: str
     """begin: ranks have it; lost: these ranks failed, and it is made again; stage: one is done; step: a denoising step
-    is done; chunk: frames are decoded; note: a remark or warning; done, failed, cancelled: the last one."""
+    is done; preview: a picture of it is there; chunk: frames are decoded; note: a remark or warning; done, failed,
+    cancelled: the last one."""
     text: str = ""
-    """Name of the stage, the remark, the replica that begins, or why ranks are lost."""
+    """Name of the stage, path of the picture, the remark, the replica that begins, or why ranks are lost."""
     done: int = 0
     """Steps or frames that are done."""
     total: int = 0

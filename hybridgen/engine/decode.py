@@ -169,6 +169,8 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
         path = writer.close()
         rank.context.mark(CLIP_DONE, str(path))
         job.state.unlink(missing_ok=True)
+        if job.preview_every:
+            job.preview_picture.unlink(missing_ok=True)
         if path != job.output:
             rank.warn(f"{job.output} was made by another run meanwhile: the clip is {path}")
             rank.job = replace(job, output=path)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridgen.engine import state_file
 from hybridgen.engine.control import END, KEEP, STOP, Cancelled
+from hybridgen.engine.preview import Previews
 from hybridgen.engine.rank import Rank
 from hybridgen.errors import PREEMPTED, RunFailed
 from hybridgen.models.autoencoder import check_finite
@@ -28,6 +29,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
         x = state_file.take_up(rank, model)
     rank.progress.start(len(steps) - done)
     rank.control.begin()
+    previews = Previews(rank, model)
     with rank.stage("denoise"):
         for step in steps[done:]:
             obey(rank, model, x, step.index)
@@ -37,6 +39,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
             takes_over = step.index == done or step.expert != steps[step.index - 1].expert
             if takes_over and step.index > done:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
+            before = x.clone() if previews.is_due(step.index) else x  # pipefusion steps in place
             x = model.slots.advance(x, model.slots.predict(x, step), step)
             if rank.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
@@ -45,6 +48,8 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
             rank.steps.append(time.perf_counter() - began)
             rank.waits.append(rank.mesh.traffic.waits.stop())
             rank.progress.step(rank.steps[-1])
+            if previews.is_due(step.index):
+                previews.show(step.index, before, x)
             if rank.job.keep_every > 0 and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
                 state_file.keep(rank, model, x, step.index + 1)
     rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
+from hybridgen.engine.outputs import PREVIEW
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
 from hybridgen.engine.resume import STATE
 from hybridgen.engine.timing import Prediction, RankTimes
@@ -74,6 +75,8 @@ class Job:
     """Steps after which the state is kept, again and again; 0 is never, AUTO as often as costs next to nothing."""
     warning: int = 0
     """The signal after which the state is kept and the run ends; 0 is none."""
+    preview_every: int = 0
+    """Steps after which a frame of the clip is shown, again and again; 0 is never."""
     done: int = 0
     """Steps that are done in the state that the clip goes on from."""
     model: str = ""
@@ -109,10 +112,16 @@ class Job:
         return self.output.with_suffix(STATE)
 
     @property
+    def preview_picture(self) -> Path:
+        """Path of the picture that shows the clip while it is made; it is removed when the clip is complete."""
+        return self.output.with_suffix(PREVIEW)
+
+    @property
     def parts(self) -> list[Path]:
         """Every file of the run before it is complete; what is there after the run is left over."""
-        files = (self.output, self.kept_latents, self.preview, self.state)
-        return [part_of(path, self.owner) for path in files if path is not None]
+        files = (self.output, self.kept_latents, self.preview, self.state, self.preview_picture)
+        shown = [self.preview_picture] if self.preview_every else []
+        return [*(part_of(path, self.owner) for path in files if path is not None), *shown]
 
     def without_images(self) -> Job:
         """The job without conditioning images, for all ranks except the first, which encodes them."""

@@ -73,6 +73,9 @@ class RunOptions:
     latents: Optional[Path] = flag("Keep the final latents.", metavar="FILE.safetensors", panel=OUTPUT)
     report: Optional[Path] = flag("Write timings, traffic and memory as JSON.", metavar="FILE.json", panel=OUTPUT)
     preview: Optional[Path] = flag("Write a contact sheet of the clip.", metavar="FILE.png", panel=OUTPUT)
+    preview_every: Optional[int] = flag(
+        "Show a frame beside the clip every K steps, as FILE.preview.png.", metavar="K", panel=OUTPUT
+    )
     checkpoint_every: Optional[int] = flag(
         "Keep the state beside the clip every K steps, to go on from if the run is ended.", metavar="K", panel=OUTPUT
     )
@@ -127,7 +130,7 @@ class RunOptions:
         if every is None and (self.resume or warning is not None):
             every = AUTO
         number = signal.Signals[f"SIG{warning.value}"] if warning is not None else 0
-        return Outputs(*files, self.overwrite, every or 0, self.resume, int(number))
+        return Outputs(*files, self.overwrite, self.preview_every, every or 0, self.resume, int(number))
 
 
 @dataclass(frozen=True)

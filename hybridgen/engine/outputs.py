@@ -25,6 +25,8 @@ RULES = {
 }
 
 
+PREVIEW = ".preview.png"
+"""Ending of the picture that shows a clip while it is made."""
 AUTO = -1
 """In place of a number of steps: as many as make keeping the state cost next to nothing."""
 
@@ -38,6 +40,8 @@ class Outputs:
     report: Path | None = None
     preview: Path | None = None
     overwrite: bool = False
+    preview_every: int | None = None
+    """Number of steps after which a frame is shown beside the video, again and again; None is never."""
     keep_every: int = 0
     """Number of steps after which the state is kept, again and again; 0 is never, AUTO as often as costs nothing."""
     resume: bool = False
@@ -67,7 +71,8 @@ def owned(outputs: Outputs, video: Path) -> Iterator[None]:
     """A block in which this run alone writes these files. Raises RequestError (output-busy)."""
     files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
     state = video.with_suffix(STATE) if outputs.keep_every or outputs.resume else None
-    with claimed({**files, "resume" if outputs.resume else "checkpoint-every": state}):
+    shown = video.with_suffix(PREVIEW) if outputs.preview_every is not None else None
+    with claimed({**files, "resume" if outputs.resume else "checkpoint-every": state, "preview-every": shown}):
         yield
 
 
@@ -89,6 +94,19 @@ def check_outputs(
     if outputs.preview is not None and outputs.preview.absolute() == video.absolute():
         problem = "is also the file of --out"
         raise RequestError("output-twice", "preview", video, problem, "one of them", [{"preview": None}])
+    if outputs.preview_every is not None:
+        _check_shown(outputs, video.with_suffix(PREVIEW), given)
+
+
+def _check_shown(outputs: Outputs, shown: Path, given: Sequence[Path | None]) -> None:
+    """Check what shows the clip while it is made, which replaces the one that an ended run has left."""
+    every = outputs.preview_every
+    if every is not None and every < 1:
+        raise RequestError("quantity", "preview-every", every, "must be 1 or more", [1])
+    others = [path.absolute() for path in (outputs.preview, *given) if path is not None]
+    if shown.absolute() in others:
+        problem = f"writes {shown}, which is another file of the run"
+        raise RequestError("output-twice", "preview-every", every, problem, "another name", [{"preview-every": None}])
 
 
 def check_latents(path: Path, size: int) -> None:

@@ -95,6 +95,7 @@ def make_job(
         quiet=quiet,
         threads=_threads(plan, replicas),
         model=_model(recipe, plan),
+        preview_every=outputs.preview_every or 0,
         keep_every=outputs.keep_every,
         warning=outputs.warning,
         prediction=predict(plan, device, hardware),
@@ -126,7 +127,7 @@ def look(recipe: Recipe, plan: Plan, outputs: Outputs, inputs: Conditioning) -> 
     if environment.is_reporter():  # the files of a joined job are rank 0's, and may be where the others are not
         check_outputs(outputs, video, legal, inputs.files)
         if facts.guarded:
-            check_guarded(facts.name, outputs.latents)
+            check_guarded(facts.name, outputs.latents, outputs.preview_every)
         else:
             check_latents(outputs.latents or video.with_suffix(LATENTS), FP32 * math.prod(plan.latent_shape))
     return video

@@ -75,8 +75,9 @@ def make_job(
 def _check(recipe: Recipe, plan: Plan, outputs: Outputs) -> None:
     """Raise RequestError for what this engine cannot do."""
     xdit.arguments(recipe, plan)
-    for name in ("latents", "report", "preview"):
+    for name in ("latents", "report", "preview", "preview_every"):
         if (path := getattr(outputs, name)) is not None:
+            name = name.replace("_", "-")
             raise RequestError("engine-output", name, path, "xDiT writes the video only", tries=[{name: None}])
     if environment.joined_rank() is not None:
         problem = "starts its own ranks and cannot join those of torchrun or srun"

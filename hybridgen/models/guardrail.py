@@ -47,8 +47,11 @@ class Guardrail(ABC):
         """Check frames [T, H, W, 3] uint8: what may be shown of them, in the same form; None if nothing may."""
 
 
-def check_outputs(model: str, latents: Path | None) -> None:
+def check_outputs(model: str, latents: Path | None, preview_every: int | None = None) -> None:
     """Raise RequestError (guardrail) for files that no guardrail can check."""
+    if preview_every is not None:
+        problem = f"the guardrail of {model} checks whole clips, so no frame is shown before"
+        raise RequestError(RULE, "preview-every", preview_every, problem, tries=[{"preview-every": None}])
     if latents is not None:
         problem = f"the guardrail of {model} checks and blurs frames only, so latents cannot be kept"
         raise RequestError(RULE, "latents", latents, problem, tries=[{"latents": None}])
