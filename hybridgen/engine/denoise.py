@@ -29,17 +29,18 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
         x = state_file.take_up(rank, model)
     rank.progress.start(len(steps) - done)
     rank.control.begin()
-    previews = Previews(rank, model)
+    previews, is_settled = Previews(rank, model), True
     with rank.stage("denoise"):
         for step in steps[done:]:
-            obey(rank, model, x, step.index)
+            is_settled |= obey(rank, model, x, step.index)
             began = time.perf_counter()
             rank.mesh.traffic.waits.start()
             rank.set_status(f"step {step.index + 1}/{len(steps)}")
             takes_over = step.index == done or step.expert != steps[step.index - 1].expert
             if takes_over and step.index > done:
                 rank.progress.note(f"         low-noise expert from step {step.index + 1}")
-            before = x.clone() if previews.is_due(step.index) else x  # pipefusion steps in place
+            is_shown = previews.is_due(step.index, is_settled)
+            before = x.clone() if is_shown else x  # pipefusion steps in place
             x = model.slots.advance(x, model.slots.predict(x, step), step)
             if rank.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # not what is still being sent to other ranks
@@ -48,17 +49,22 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
             rank.steps.append(time.perf_counter() - began)
             rank.waits.append(rank.mesh.traffic.waits.stop())
             rank.progress.step(rank.steps[-1])
-            if previews.is_due(step.index):
+            if is_shown:
                 previews.show(step.index, before, x)
+            is_settled = False
             if rank.job.keep_every > 0 and (step.index + 1) % rank.job.keep_every == 0 and step.index + 1 < len(steps):
                 state_file.keep(rank, model, x, step.index + 1)
+                is_settled = True
     rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)
     rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
     return x
 
 
-def obey(rank: Rank, model: Denoiser, x: Tensor, done: int) -> None:
-    """Do what rank 0 orders before a step, after so many steps. Raises Cancelled, RunFailed (preempted)."""
+def obey(rank: Rank, model: Denoiser, x: Tensor, done: int) -> bool:
+    """Do what rank 0 orders before a step, after so many steps. Raises Cancelled, RunFailed (preempted).
+
+    Returns whether the state was kept, for which nothing may be under way.
+    """
     order = rank.control.order(rank.job)
     if order == STOP:
         model.slots.settle(x)
@@ -71,6 +77,7 @@ def obey(rank: Rank, model: Denoiser, x: Tensor, done: int) -> None:
         rank.broadcast_object(None)  # the first rank that ends ends all: not before rank 0 has written
         name = signal.Signals(rank.job.warning).name
         raise RunFailed(PREEMPTED, f"ended by {name} after {done} of {rank.job.plan.clip.steps} steps")
+    return order == KEEP
 
 
 def gather_latents(rank: Rank, model: Denoiser, x: Tensor) -> Tensor | None:

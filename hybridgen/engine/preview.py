@@ -34,10 +34,15 @@ class Previews:
         """Steps by which the state is late: the first stage has that of the step before."""
         self.can_show = True
 
-    def is_due(self, index: int) -> bool:
-        """Whether a picture is made of the step with this index; the last one has the clip itself."""
+    def is_due(self, index: int, is_settled: bool) -> bool:
+        """Whether a picture is made of the step with this index; the last one has the clip itself.
+
+        is_settled: whether nothing was under way before the step. A late state is then the same before and after it.
+        """
         done = index + 1
-        return self.group is not None and done % self.rank.job.preview_every == 0 and self.late < done < self.steps
+        if self.group is None or (self.late and is_settled):
+            return False
+        return done % self.rank.job.preview_every == 0 and done < self.steps
 
     def show(self, index: int, before: Tensor, after: Tensor) -> None:
         """Make the picture of a step, from this rank's part of the latents before and after it."""

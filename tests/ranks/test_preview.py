@@ -110,6 +110,17 @@ def test_pipefusion_shows_the_step_before(tmp_path: Path, copies: Path, alone: A
     assert np.abs(pictures(copies)[2] - alone("tiny:wan2.2-t2v")[2]).max() <= 1
 
 
+def test_pipefusion_shows_no_step_whose_state_it_has_not_seen_change(tmp_path: Path, copies: Path, alone: Any) -> None:
+    """Once a state was kept, nothing is under way: the next step changes nothing on the first stage."""
+    outputs = Outputs(tmp_path / "clip.mp4", preview_every=1, keep_every=2)
+    split: dict[str, Any] = {"pipefusion": 2, "patches": 2, "warmup": 1}
+    with hybridgen.Engine(model="tiny:wan2.2-t2v", start_method="fork", **ASKED, **split) as engine:
+        ticket = engine.ranks.submit(engine.job({"prompt": "a lighthouse"}, outputs))
+        assert [event.done for event in ticket.events() if event.kind == "preview"] == [1, 3]
+        ticket.result()
+    assert np.abs(pictures(copies)[1] - alone("tiny:wan2.2-t2v")[1]).max() <= 1
+
+
 SCHEDULERS = {
     "flow": UniPCMultistepScheduler(use_flow_sigmas=True, flow_shift=5.0, prediction_type="flow_prediction"),
     "variance": UniPCMultistepScheduler(),
