@@ -150,6 +150,12 @@ def start(folder: Path, launcher: str = "", stdout: str = "", ignore: int | None
         os.environ.pop(name, None)
 
 
+def alone(folder: Path, words: list[str], world: int) -> Run:
+    """Start the command with these words, in a folder, on ranks that it starts itself."""
+    os.environ[MARK] = str(folder)
+    return Run(folder, _forked(partial(_become, folder, "", None), partial(_hybridgen, words)), world)
+
+
 def _become(folder: Path, stdout: str, ignore: int | None) -> None:
     """Make this process one of its own, in a folder."""
     os.setsid()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +17,12 @@ from hybridgen.distributed.lookout import Lookout
 from hybridgen.distributed.progress import Event
 from hybridgen.distributed.signals import warned
 from hybridgen.engine import environment
-from hybridgen.engine.manifest import DONE, Manifest
+from hybridgen.engine.job import Job
+from hybridgen.engine.kept import latents_of
+from hybridgen.engine.manifest import BEGUN, DONE, FAILED, REFUSED, Manifest
 from hybridgen.engine.options import Engine as Runner
 from hybridgen.engine.options import RunOptions
-from hybridgen.engine.outputs import endings, slug
+from hybridgen.engine.outputs import endings, remove_stale, slug
 from hybridgen.engine.prepare import has_prompt
 from hybridgen.engine.tickets import ENDS, Ticket
 from hybridgen.errors import PREEMPTED, Place, RequestError, RunFailed
@@ -43,7 +44,10 @@ class _Under(NamedTuple):
     """A clip that is under way."""
 
     wanted: Wanted
-    asked: dict[str, Any]
+    noted: dict[str, Any]
+    """What was asked, and the file, as the manifest has them."""
+    left: Path | None
+    """Final latents of the clip that an earlier job has left."""
 
 
 def is_many(options: RunOptions) -> bool:
@@ -206,14 +210,14 @@ class _Many:
                 self.screen.skipped(one, there)
                 return
             video = self._name(one, recipe)
-            again = one.number in self.manifest.entries  # what a job left behind is its own
-            outputs = replace(self.options.outputs, video=video, overwrite=self.options.overwrite or again)
+            is_own = self.manifest.is_own(one.number, video)
+            outputs = replace(self.options.outputs, video=video, overwrite=self.options.overwrite or is_own)
             job = self.engine.job_of(recipe, outputs)
             self.screen.asked(one, job)
             if self.options.dry_run:
                 self.found.looked_at += 1
                 return
-            self.under[self.engine.ranks.submit(job)] = _Under(one, asked)
+            self._submit(one, job, asked, is_own)
         except RunFailed as failure:  # the signal came between two clips
             if failure.rule != PREEMPTED:
                 raise
@@ -224,10 +228,20 @@ class _Many:
             fault = error if one.place is None or error.place else error.changed(place=one.place, tries=())
             self.found.refused += 1
             if not self.options.dry_run:
-                self.manifest.note(one.number, status="refused", asked=asked, error=fault.message)
+                self.manifest.note(one.number, status=REFUSED, asked=asked, error=fault.message)
             if self.options.fail_fast:
                 raise fault from None
             self.screen.refused(one, fault)
+
+    def _submit(self, one: Wanted, job: Job, asked: dict[str, Any], is_own: bool) -> None:
+        """Ask for a clip. is_own: whether an earlier job began it, and may have been killed."""
+        left = None
+        if is_own:
+            left = latents_of(job)
+            remove_stale(job.files)
+        noted = {"asked": asked, "output": self.manifest.relative(job.output)}
+        self.manifest.note(one.number, status=BEGUN, **noted)
+        self.under[self.engine.ranks.submit(job)] = _Under(one, noted, left)
 
     def _name(self, one: Wanted, recipe: Recipe) -> Path:
         """The file of a clip: as its line says, or by the template."""
@@ -248,7 +262,7 @@ class _Many:
     def _finish(self) -> None:
         """Wait for a clip to end, and note what became of it."""
         ticket = self.ended.get()
-        one, asked = self.under.pop(ticket)
+        one, noted, left = self.under.pop(ticket)
         try:
             report = ticket.result()
         except RunFailed as failure:
@@ -257,18 +271,20 @@ class _Many:
                 self.preempted = True
                 return
             self.found.failed += 1
-            self.manifest.note(one.number, status="failed", asked=asked, error=failure.message)
+            self.manifest.note(one.number, status=FAILED, **noted, error=failure.message)
             if self.options.fail_fast:
                 raise replace(failure, message=f"clip {one.number}: {failure.message}") from failure
             self.screen.failed(one, failure)
             return
+        if left is not None:
+            left.unlink(missing_ok=True)
         self.found.made += 1
         self.found.outputs.append(report.output)
         self.manifest.note(
             one.number,
             status=DONE,
-            asked=asked,
-            output=os.path.relpath(report.output, self.manifest.path.parent),
+            asked=noted["asked"],
+            output=self.manifest.relative(report.output),
             bytes=ticket.size or report.output.stat().st_size,
             latents_sha256=report.latents_sha256,
             seconds=report.timings_s.total,

@@ -117,11 +117,16 @@ class Job:
         return self.output.with_suffix(PREVIEW)
 
     @property
+    def files(self) -> list[Path]:
+        """Every file that the run may write."""
+        files = (self.output, self.kept_latents, self.preview, self.state, self.preview_picture)
+        return [path for path in files if path is not None]
+
+    @property
     def parts(self) -> list[Path]:
         """Every file of the run before it is complete; what is there after the run is left over."""
-        files = (self.output, self.kept_latents, self.preview, self.state, self.preview_picture)
         shown = [self.preview_picture] if self.preview_every else []
-        return [*(part_of(path, self.owner) for path in files if path is not None), *shown]
+        return [*(part_of(path, self.owner) for path in self.files), *shown]
 
     def without_images(self) -> Job:
         """The job without conditioning images, for all ranks except the first, which encodes them."""

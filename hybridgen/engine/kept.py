@@ -66,6 +66,14 @@ def read_kept(name: str) -> Kept:
     return Kept(path, shape, model, about.get("revision"), about.get("sha256", ""), record, request)
 
 
+def latents_of(job: Job) -> Path | None:
+    """Final latents beside a clip that a run of the same request has left, which are of no use once it is complete."""
+    try:
+        return job.kept_latents if read_kept(str(job.kept_latents)).request == job.request() else None
+    except RequestError:
+        return None
+
+
 def _check_types(name: str, request: RequestSummary) -> None:
     """Refuse a record with values of other types than a run writes."""
     none = type(None)

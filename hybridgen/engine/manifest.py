@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from hybridgen.distributed.claims import claim
 from hybridgen.distributed.files import check_folder, read_bytes, written_whole
 from hybridgen.engine import record
+from hybridgen.engine.outputs import remove_stale
 from hybridgen.errors import RequestError
 
 RULE = "manifest"
@@ -20,7 +22,8 @@ RULES = {
 }
 MOST_BYTES = 2**28
 """Bytes of the largest manifest that is read: some 400,000 clips."""
-DONE = "done"
+BEGUN, DONE, FAILED, REFUSED = "begun", "done", "failed", "refused"
+"""What became of a clip."""
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Manifest:
     def begin(self) -> None:
         """Claim the file until this process ends, and read what another job wrote until now. Raises RequestError."""
         weakref.finalize(self, claim("manifest", self.path).release)
+        remove_stale([self.path])
         self.entries = self.at(self.path).entries
 
     def note(self, number: int, **entry: Any) -> None:
@@ -61,6 +65,14 @@ class Manifest:
         lines = [json.dumps(self.entries[one], ensure_ascii=False) for one in sorted(self.entries)]
         with written_whole(self.path) as part:
             part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def relative(self, path: Path) -> str:
+        """A clip's file as an entry names it."""
+        return os.path.relpath(path, self.path.parent)
+
+    def is_own(self, number: int, path: Path) -> bool:
+        """Whether this job has begun to write that file for that clip, so that it may replace it."""
+        return self.entries.get(number, {}).get("output") == self.relative(path)
 
     def made(self, number: int, asked: dict[str, Any]) -> Path | None:
         """The file of a clip that was made already as it is asked for, and is whole; None where it must be made.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from hybridgen.distributed.claims import claimed, is_busy
 from hybridgen.distributed.files import check_folder, free_name, may_write
+from hybridgen.engine.job import LATENTS
 from hybridgen.engine.resume import STATE
 from hybridgen.errors import RequestError
 
@@ -68,11 +70,16 @@ def default_name(prompt: str, seed: int, ending: str = ".mp4") -> Path:
 
 @contextmanager
 def owned(outputs: Outputs, video: Path) -> Iterator[None]:
-    """A block in which this run alone writes these files. Raises RequestError (output-busy)."""
+    """A block in which this run alone writes these files, and what killed runs left of them is removed.
+
+    Raises RequestError (output-busy).
+    """
     files = dict(zip(ENDINGS, (video, outputs.latents, outputs.report, outputs.preview), strict=True))
     state = video.with_suffix(STATE) if outputs.keep_every or outputs.resume else None
     shown = video.with_suffix(PREVIEW) if outputs.preview_every is not None else None
-    with claimed({**files, "resume" if outputs.resume else "checkpoint-every": state, "preview-every": shown}):
+    claims = {**files, "resume" if outputs.resume else "checkpoint-every": state, "preview-every": shown}
+    with claimed(claims):
+        remove_stale([path for path in (*claims.values(), video.with_suffix(LATENTS)) if path is not None])
         yield
 
 
@@ -132,3 +139,29 @@ def remove_parts(parts: Iterable[Path]) -> None:
         for leftover in (part, tags_of(part)):
             with suppress(OSError):
                 leftover.unlink()
+
+
+def remove_stale(files: Sequence[Path]) -> None:
+    """Remove what processes of this machine left unfinished of these files when they were killed.
+
+    To be called by whoever alone may write them.
+    """
+    names = "|".join(re.escape(path.name) for path in files)
+    stale = re.compile(rf"\.(?:{names})\.(\d{{1,9}})\.(?:part|tags|look)")
+    for folder in {path.absolute().parent for path in files}:
+        with suppress(OSError):
+            for path in folder.iterdir():
+                found = stale.fullmatch(path.name)
+                if found is not None and not _is_there(int(found[1])):
+                    path.unlink(missing_ok=True)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True

@@ -72,6 +72,35 @@ def test_a_manifest_of_another_list_is_refused(here: Path) -> None:
     assert "error[manifest]" in said and "has another clip as number 1" in said
 
 
+def test_a_file_that_no_clip_of_the_job_wrote_is_never_replaced(here: Path) -> None:
+    """However often the job is started: it is refused each time."""
+    (here / "p.jsonl").write_text('{"prompt": "one", "out": "mine.mp4"}\n')
+    (here / "mine.mp4").write_text("the user's")
+    for _ in range(2):
+        _, said = many(here, "--prompts", "p.jsonl", code=1)
+        assert "mine.mp4: exists" in said and (here / "mine.mp4").read_text() == "the user's"
+
+
+def test_a_job_that_was_killed_leaves_nothing_once_it_has_gone_on(here: Path) -> None:
+    """Killed after the clip had its name and before the manifest said so, with files of the run beside it."""
+    (here / "p.jsonl").write_text('{"prompt": "one", "seed": 1, "out": "one.mp4"}\n')
+    many(here, "--prompts", "p.jsonl")
+    path = here / "p.manifest.jsonl"
+    first = manifest(path)[0]
+    path.write_text(json.dumps({key: first[key] for key in ("clip", "asked", "output")} | {"status": "begun"}) + "\n")
+    lone = command.hybridgen(here, *TINY, "-p", "one", "--seed", "1", "--latents", "one.latents.safetensors")
+    assert lone.returncode == 0, lone.stderr
+    (here / lone.stdout.strip()).unlink()
+    gone = 10**8  # no process of Linux has so high a number
+    for name in ("one.mp4", "one.state.safetensors", "p.manifest.jsonl"):
+        (here / f".{name}.{gone}.part").touch()
+    (here / f".one.mp4.{gone}.tags").touch()
+    (here / f".other.mp4.{gone}.part").touch()
+    many(here, "--prompts", "p.jsonl")
+    assert manifest(path)[0] | {"seconds": 0} == first | {"seconds": 0}
+    assert {one.name for one in here.iterdir()} == {"p.jsonl", path.name, "one.mp4", f".other.mp4.{gone}.part"}
+
+
 def test_shards_make_every_clip_once_and_count_gives_seeds(here: Path) -> None:
     (here / "p.csv").write_text('prompt,seed\n"one, or two",5\n\nthree,\n')
     names: list[str] = []
