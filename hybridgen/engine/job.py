@@ -10,7 +10,7 @@ from typing import Any
 
 from hybridgen.distributed.files import part_of
 from hybridgen.engine.inputs import Conditioning
-from hybridgen.engine.outputs import PREVIEW
+from hybridgen.engine.outputs import LATENTS, PREVIEW
 from hybridgen.engine.report import PlanSummary, Report, RequestSummary, Timings, versions
 from hybridgen.engine.resume import STATE
 from hybridgen.engine.timing import Prediction, RankTimes
@@ -28,8 +28,6 @@ CLIP_DONE = "clip"
 """Mark that rank 0 leaves once the clip has its name; its text is its path."""
 STATE_KEPT = "state"
 """Mark that rank 0 leaves once the state between two steps is on disk; its text is the number of steps and the path."""
-LATENTS = ".latents.safetensors"
-"""Ending of final latents that are kept beside the clip."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any
 from hybridgen.distributed.files import free_name
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import regular_file
-from hybridgen.engine.job import LATENTS, Job
+from hybridgen.engine.job import Job
 from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.options import DecodeOptions
-from hybridgen.engine.outputs import Outputs, check_outputs, endings
+from hybridgen.engine.outputs import LATENTS, Outputs, check_outputs, endings
 from hybridgen.engine.report import RequestSummary
 from hybridgen.errors import RequestError
 from hybridgen.models.headers import Unreadable, read_header

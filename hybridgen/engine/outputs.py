@@ -12,7 +12,6 @@ from pathlib import Path
 
 from hybridgen.distributed.claims import claimed, is_busy
 from hybridgen.distributed.files import check_folder, free_name, may_write
-from hybridgen.engine.job import LATENTS
 from hybridgen.engine.resume import STATE
 from hybridgen.errors import RequestError
 
@@ -27,6 +26,8 @@ RULES = {
 }
 
 
+LATENTS = ".latents.safetensors"
+"""Ending of the final latents, which stand beside the clip until it is complete."""
 PREVIEW = ".preview.png"
 """Ending of the picture that shows a clip while it is made."""
 AUTO = -1

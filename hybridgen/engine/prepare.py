@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hybridgen.engine import environment
 from hybridgen.engine.inputs import Conditioning, check_inputs
-from hybridgen.engine.job import LATENTS, Job
+from hybridgen.engine.job import Job
 from hybridgen.engine.machine import check_machine, device_of
-from hybridgen.engine.outputs import Outputs, check_latents, check_outputs, default_name, endings
+from hybridgen.engine.outputs import LATENTS, Outputs, check_latents, check_outputs, default_name, endings
 from hybridgen.engine.predict import predict
 from hybridgen.engine.resume import check_plan, steps_done
 from hybridgen.errors import RequestError
