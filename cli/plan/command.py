@@ -67,8 +67,7 @@ def recommendation(recipe: Recipe, own: PlanFlags) -> Recommendation:
     """The planner's recommendation; a warning goes to stderr. Raises RequestError."""
     with in_given_words(recipe.parallel):
         found = recommend.plan_for(recipe, own)
-    if found.ask.anchor is not None:
-        text.say(*found.ask.anchor.doubts(found.ask.hardware.title))
+    text.say(*found.ask.doubts)
     return found
 
 
@@ -164,6 +163,8 @@ class Page:
             return [*lines, *self._commands()]
         if found.gpus != found.ask.gpus:
             lines += table.rest_line(found)
+        elif (alone := recommend.faster_alone(found)) is not None:
+            lines += table.alone_line(found, alone)
         elif (faster := recommend.faster_with_fewer(found)) is not None:
             lines += table.faster_line(found, faster)
         elif (part := recommend.with_a_quarter(found)) is not None:

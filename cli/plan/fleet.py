@@ -70,10 +70,11 @@ def together(found: Recommendation) -> Hosts | None:
 
 
 def replicas(found: Recommendation) -> list[str]:
-    """Flags of the command that starts all copies, where one does."""
-    if together(found) is None:
-        return []
-    return ["--replicas", str(found.best.copies), "--count", str(found.ask.aim.clips or found.best.copies)]
+    """Flags of the command that starts all copies, where one does, and makes the clips that were asked for."""
+    copies, clips = found.best.copies, found.ask.aim.clips
+    if together(found) is not None:
+        return ["--replicas", str(copies), "--count", str(clips or copies)]
+    return ["--count", str(clips)] if copies == 1 and clips is not None and clips > 1 else []
 
 
 def start_lines(found: Recommendation) -> list[str]:

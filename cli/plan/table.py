@@ -44,7 +44,7 @@ def head(found: Recommendation, frames: int, assumed: bool) -> list[str]:
     if is_fleet:
         fits = f"the best {kind}plan of {counted(fitting_count, 'width')}"
     if found.rejected:
-        fits += f", {len(found.rejected)} legal ones do not (--rejected)"
+        fits += f", {len({one.plan for one in found.rejected})} legal ones do not (--rejected)"
     indent, settings = len(name) + 2, "; ".join(plan.settings.described)
     read_as = []
     if frames != clip.frames:
@@ -103,9 +103,8 @@ def reasons(found: Recommendation) -> list[str]:
     for number, why in enumerate(found.best.why):
         lines += paragraph("why 1" if number == 0 else "", why)
     hardware = found.ask.hardware
-    if (off := found.best.cost.error) > 0.15:
-        why = "; ".join(part.why for part in ranges.parts(found.best.plan, hardware))
-        words = f"the predicted time plus or minus {off:.0%} ({why}). "
+    if found.best.cost.error > 0.15:
+        words = f"the predicted time plus or minus {ranges.in_words(found.best.plan, hardware)}. "
         words += "The ranking is more certain than the times."
         if found.ask.anchor is None:
             words += " Give --anchor SECONDS, a measured denoise time of one GPU."
@@ -144,6 +143,13 @@ def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
     best = part.best
     text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
     return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
+
+
+def alone_line(found: Recommendation, part: Recommendation) -> list[str]:
+    """The line that says that one kind of cards alone is faster than all kinds together."""
+    gpus, hardware, best = part.ask.gpus, part.ask.hardware, part.best
+    text = f"{gpus} x {hardware.title} alone are faster than all {found.ask.gpus}: {best.config}, "
+    return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --hardware {hardware.name}")
 
 
 def rest_line(found: Recommendation) -> list[str]:

@@ -22,6 +22,13 @@ def amount(given: str, units: Mapping[str, float]) -> float | None:
     return None if match is None or size is None else float(match[1]) * size
 
 
+def _near(given: str | float, units: Mapping[str, float], example: str) -> str:
+    """A number without a unit in the unit of the example; else the example."""
+    unit = example.lstrip("0123456789.")
+    number = amount(f"{given}{unit}", units)
+    return f"{given.strip()}{unit}" if isinstance(given, str) and number else example
+
+
 def read(flag: str, given: str | float | None, units: Mapping[str, float], example: str) -> float | None:
     """Read "40GB" or "20m", or a number of bytes or seconds; None where nothing is given.
 
@@ -31,5 +38,7 @@ def read(flag: str, given: str | float | None, units: Mapping[str, float], examp
         return None
     found = amount(given, units) if isinstance(given, str) else given
     if found is None or not 0 < found < math.inf:
-        raise RequestError("quantity", flag, given, "is not an amount above 0 with its unit", [example])
+        raise RequestError(
+            "quantity", flag, given, "is not an amount above 0 with its unit", [_near(given, units, example)]
+        )
     return found

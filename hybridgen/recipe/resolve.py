@@ -177,7 +177,7 @@ def in_given_words(parallel: Parallel) -> Iterator[None]:
 def as_given(error: RequestError, parallel: Parallel) -> RequestError:
     """The error of a degree that was given by a shorthand, in the shorthand's words: --usp 3x3, not --ulysses 3."""
     for shorthand in registry.SHORTHANDS:
-        if (text := getattr(parallel, shorthand.name)) is None:
+        if (text := getattr(parallel, shorthand.name)) is None or error.flag == shorthand.name:
             continue
         given = {name: str(value) for name, value in shorthand.parse(text).items()}
         tries = [one if isinstance(one, str) else _shortened(one, given, shorthand.name) for one in error.tries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.price.cost import cost
+from hybridgen.recipe import quantity
 from hybridgen.recipe.legal import Fixed, nearest_plans
 from hybridgen.recipe.resolve import MAX_RANKS
 from hybridgen.strategies import registry
@@ -25,6 +25,8 @@ RULES = {
 FORM = "SECONDS, GPUS:SECONDS or GPUS:SECONDS:SPLIT"
 MAX_SURPRISE = 3
 """Factor by which a measured time may differ from the prediction without a warning."""
+LONGEST = 10**9
+"""Most seconds that may have been measured: 30 years."""
 HALVINGS = 60
 """Steps of the search for a factor; each halves what it may be off."""
 
@@ -111,12 +113,14 @@ def _split(text: str, split: str) -> Degrees:
 def _checked(text: str, seconds: str, plan: Plan, hardware: Hardware) -> Anchor:
     """The anchor of a plan. Raises RequestError (anchor) for a time that is none."""
     predicted = cost(plan, hardware).denoise
+    taken = quantity.amount(seconds, quantity.SECONDS)
     try:
-        taken = float(seconds)
+        taken = float(seconds) if taken is None else taken
     except ValueError:
         raise _refused(text, f"is not {FORM}", ["54.3", "8:54.3:cfg2 ulysses4"]) from None
-    if not 0 < taken < math.inf:
-        problem = f"must be a number of seconds above 0; predicted: {three_digits(predicted)}"
+    if not 0 < taken <= LONGEST:
+        limits = "above 0" if not taken > LONGEST else f"up to {LONGEST:,}"
+        problem = f"must be a number of seconds {limits}; predicted: {three_digits(predicted)}"
         raise RequestError("anchor", "anchor", text, problem, tries=[{"anchor": None}])
     return Anchor(text, taken, plan, predicted)
 

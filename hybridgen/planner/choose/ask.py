@@ -53,6 +53,15 @@ class Ask:
         return self.memory or self.hardware.memory.value or math.inf
 
     @property
+    def doubts(self) -> list[str]:
+        """Warnings of a given time or memory that does not look like that of this machine."""
+        title, has = self.hardware.title, self.hardware.memory.value
+        found = [] if self.anchor is None else self.anchor.doubts(title)
+        if self.memory and 0 < has < self.memory:
+            found.append(f"warning: --memory {self.memory / 1e9:g}GB is more than the {has / 1e9:g} GB of one {title}")
+        return found
+
+    @property
     def given(self) -> Fixed:
         """The degrees of every candidate: those that are fixed, and 1 for what is approximate unless it may compete."""
         return self.fixed if self.approximate else {**exact_only(), **self.fixed}

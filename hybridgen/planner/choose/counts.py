@@ -6,7 +6,7 @@ import re
 
 from hybridgen.errors import Change, RequestError
 from hybridgen.planner.hardware.constants import Hardware
-from hybridgen.planner.hardware.hosts import spread
+from hybridgen.planner.hardware.hosts import filled, spread
 from hybridgen.recipe.legal import Fixed
 from hybridgen.recipe.resolve import MAX_RANKS, check_count
 from hybridgen.strategies.registry import OVERLAID, Degrees
@@ -64,7 +64,7 @@ def _of_machine(gpus: int | None, machine: Hardware) -> int:
 
 
 def _of_list(gpus: int | None, nodes: int | None, hosts: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """The number of GPUs where each host is named: all of them unless fewer are asked for."""
+    """The number of GPUs where each host is named: all of them unless fewer are asked for, which fill hosts."""
     named, total = ",".join(map(str, hosts)), sum(hosts)
     if nodes is not None and nodes != len(hosts):
         problem = f"--gpus-per-node {named} names {len(hosts)} hosts"
@@ -73,7 +73,8 @@ def _of_list(gpus: int | None, nodes: int | None, hosts: tuple[int, ...]) -> tup
         raise RequestError("gpus", "gpus-per-node", named, f"makes {total} GPUs, more than {MAX_RANKS}")
     if gpus is not None and gpus > total:
         raise RequestError("gpus", "gpus", gpus, f"--gpus-per-node {named} makes {total} GPUs", [total])
-    return gpus or total, hosts
+    is_part = gpus is not None and len({*hosts}) == 1  # spread evenly, a part could take more hosts than there are
+    return gpus or total, filled(gpus or total, hosts).sizes if is_part else hosts
 
 
 def _alike(gpus: int, nodes: int | None, per_node: int | None) -> tuple[int, ...]:

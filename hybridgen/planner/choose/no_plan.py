@@ -46,8 +46,10 @@ def refusal(ask: Ask, rejected: Sequence[Rejected]) -> RequestError:
     """The error that says why there is no plan: a broken rule, or a limit of memory or time, with what would do."""
     if not rejected:
         return _no_plan(ask)
-    rule = "memory" if all(one.error.rule == "memory" for one in rejected) else "max-time"
-    closest = min((one for one in rejected if one.error.rule == rule), key=lambda one: one.excess)
+    too_large = {one.plan for one in rejected if one.error.rule == "memory"}
+    slow = [one for one in rejected if one.plan not in too_large]
+    rule = "max-time" if slow else "memory"
+    closest = min(slow or (one for one in rejected if one.error.rule == rule), key=lambda one: one.excess)
     error = _limit_error(ask, rule, closest)
     if rule == "memory":
         ways = helps(ask, closest.plan)
@@ -140,6 +142,8 @@ def _no_plan(ask: Ask) -> RequestError:
     if too_wide := _laid_over(ask):
         return _with_other_width(ask, too_wide)
     problem = f"no legal plan has {ask.gpus} GPUs" + (f" with {_named(ask)}" if ask.fixed else "")
+    if len(ask.fixed) > 1 and ask.gpus % given.world:
+        problem += f", which need a multiple of {given.world}"
     return _with_others(ask, RequestError("no-plan", "", None, problem))
 
 

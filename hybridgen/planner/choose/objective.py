@@ -14,6 +14,8 @@ RULES = {
     "the GPU time of a clip (cost). For the last two, copies of a narrower plan make clips side by side.",
 }
 MOST_CLIPS = 10**9
+LEAST_PRICE, MOST_PRICE = 1e-6, 10**9
+"""What a GPU may cost an hour, in any currency."""
 
 
 class Objective(StrEnum):
@@ -36,8 +38,9 @@ class Aim:
 
     def __post_init__(self) -> None:
         """Raises RequestError (objective) for a price or a number of clips that cannot be."""
-        if self.price is not None and not 0 < self.price < float("inf"):
-            raise RequestError("objective", "price", self.price, "is not an amount of money above 0", [2.5])
+        if self.price is not None and not LEAST_PRICE <= self.price <= MOST_PRICE:
+            limits = "above 0" if not self.price > MOST_PRICE else f"up to {MOST_PRICE:,}"
+            raise RequestError("objective", "price", self.price, f"is not an amount of money {limits}", [2.5])
         if self.clips is not None and not 1 <= self.clips <= MOST_CLIPS:
             near = min(max(self.clips, 1), MOST_CLIPS)
             raise RequestError("objective", "clips", self.clips, f"is not 1 to {MOST_CLIPS:,} clips", [near])

@@ -38,7 +38,7 @@ def plan_for(recipe: Recipe, options: PlanOptions) -> Recommendation:
         raise RequestError("objective", "objective", options.objective, problem, [Objective.latency])
     facts, parallel = facts_of(recipe, options.model_facts, options.heads), recipe.parallel
     gpus, nodes, memory, max_time = options.gpus, options.nodes, options.size, options.seconds
-    machine = find(options.hardware or DEFAULT)
+    machine = find(DEFAULT if options.hardware is None else options.hardware)
     count, hosts = count_gpus(gpus, nodes, options.gpus_per_node, given_degrees(parallel), machine)
     machine = machine.joined(hosts)
     if not options.approximate:
@@ -138,6 +138,20 @@ def faster_with_fewer(found: Recommendation) -> Recommendation | None:
         return None
     limit = min(faster, key=lambda one: one.fastest.cost.clip).fastest.limit
     return min((one for one in faster if one.fastest.cost.clip <= limit), key=lambda one: one.ask.gpus)
+
+
+def faster_alone(found: Recommendation) -> Recommendation | None:
+    """The best recommendation for the cards of one kind alone, where it is faster than all kinds together.
+
+    None for a machine of one kind, or where the time of the mixed machine was measured, which says nothing of a part.
+    """
+    ask = found.ask
+    if not ask.hardware.cards or ask.anchor is not None:
+        return None
+    machines = [find(part) for part in ask.hardware.name.split(",")]
+    tried = [search_best(replace(ask, gpus=sum(one.hosts), hardware=one)) for one in machines]
+    faster = [one for one in tried if one.candidates and one.fastest.limit < found.fastest.cost.clip]
+    return min(faster, key=lambda one: one.fastest.cost.clip, default=None)
 
 
 def _rounder_below(ask: Ask) -> list[int]:

@@ -11,7 +11,7 @@ from hybridgen.planner.hardware.links import BUSES, bridge, link, network
 from hybridgen.planner.hardware.origins import GB, MICRO, TERA, assumed, datasheet, fitted
 from hybridgen.planner.hardware.rates import CAST, GENERATIONS, best_product, products
 
-LEFT_OUT = "nine of ten rows whose source was left out are so near: docs/planner-accuracy.md"
+LEFT_OUT = "nine of ten rows whose source was left out are so near"
 MEASURED_CARD = fitted(0.15, LEFT_OUT)
 MEASURED_KIND = assumed(0.22, "half as much again as for a GPU that was measured, for others of its generation")
 UNMEASURED = assumed(0.35, "nothing was published for this generation")

@@ -34,8 +34,8 @@ DRIVERS = {_bare(driver): card.name for card in CARDS for driver in card.drivers
 
 
 def by_name(name: str) -> Hardware | None:
-    """The machine with this name or alias, however its parts are separated."""
-    machine = NAMES.get(_bare(name))
+    """The machine with this name or alias, or of the card that a driver calls so, however its parts are separated."""
+    machine = NAMES.get(_bare(name)) or DRIVERS.get(_bare(name))
     return MACHINES[machine] if machine else None
 
 

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from hybridgen.plan.plan import Plan
-from hybridgen.planner.hardware.constants import Hardware
+from hybridgen.planner.hardware.constants import Constant, Hardware
 from hybridgen.planner.hardware.hosts import borders
 
 WIDEST, WIDEST_PCIE = 72, 12
@@ -29,21 +29,35 @@ class Part(NamedTuple):
 
     share: float
     why: str
+    """What it is for, in words that follow the share: "for the network, over which no run was published"."""
 
 
 def parts(plan: Plan, hardware: Hardware) -> list[Part]:
     """The reasons why the plan's predicted time may be off."""
     gpus, widest = plan.world_size, WIDEST_PCIE if hardware.shared_bus else WIDEST
-    found = [Part(hardware.error.value, hardware.error.origin)]
+    found = [Part(hardware.error.value, "for one GPU's time" + _assumed(hardware.error))]
     if gpus > 1 and hardware.error != hardware.anchored:
-        found.append(Part(hardware.anchored.value, hardware.anchored.origin))
+        found.append(Part(hardware.anchored.value, "for several GPUs" + _assumed(hardware.anchored)))
     if not borders(gpus, hardware).is_one_domain(gpus):
-        found.append(Part(CROSSING, "no run over a network was published"))
+        found.append(Part(CROSSING, "for the network, over which no run was published"))
     if gpus > widest:
-        found.append(Part(BEYOND * math.log2(gpus / widest), f"nothing was measured on more than {widest} GPUs"))
+        found.append(Part(BEYOND * math.log2(gpus / widest), f"for more than {widest} GPUs, which nobody measured"))
     if set(plan.settings.chosen) - {"compile"}:
-        found.append(Part(SETTING, "settings were published for few shapes"))
+        found.append(Part(SETTING, "for the settings, which were published for few shapes"))
     return found
+
+
+def _assumed(constant: Constant) -> str:
+    """Where a share comes from, unless it was fitted."""
+    return "" if constant.origin.startswith("fitted") else f" ({constant.origin})"
+
+
+def in_words(plan: Plan, hardware: Hardware) -> str:
+    """The range and what it is made of: "17%: 15% for one GPU's time, 8% for several GPUs, added as squares"."""
+    found, whole = parts(plan, hardware), f"{share(plan, hardware):.0%}"
+    if len(found) == 1:
+        return f"{whole} {found[0].why}"
+    return f"{whole}: {', '.join(f'{part.share:.0%} {part.why}' for part in found)}, added as squares"
 
 
 def share(plan: Plan, hardware: Hardware) -> float:
