@@ -62,7 +62,7 @@ def test_a_measured_time_may_have_its_unit(given: str, seconds: float) -> None:
         ("--price 1e308 --clips 100", "is not an amount of money up to 1,000,000,000"),
         ("--price 1e-300", "is not an amount of money above 0"),
         ("--memory 64", "is not an amount above 0 with its unit; nearest: 64GB"),
-        ("--cfg 2 --ulysses 8", "no legal plan has 8 GPUs with --cfg 2 --ulysses 8, which need a multiple of 16; "),
+        ("--cfg 2 --ulysses 8", "no legal plan has 8 GPUs with --cfg 2 --ulysses 8: that takes a multiple of 16; "),
         ("--usp 4x2 --ulysses 4", "--usp 4x2: says the same as --ulysses 4; give --usp, or --ulysses and --ring"),
     ],
 )

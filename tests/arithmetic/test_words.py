@@ -141,7 +141,10 @@ def test_a_suggestion_leads_to_no_other_refusal(
         ("run --usp 2x2 --attn2d 2x1", "--usp 2x2: its ring 2 excludes --attn2d 2x1; nearest: --usp 2x2 alone,"),
         ("plan --usp 2x2 --attn2d 2x1", "--usp 2x2: its ring 2 excludes --attn2d 2x1; nearest: cfg2"),
         ("plan --usp 3x3 --gpus 9", "--usp 3x3: its ulysses 3 does not divide"),
-        ("plan --usp 2x2 --gpus 6", "no legal plan has 6 GPUs with --usp 2x2; nearest: ulysses2 ring3"),
+        (
+            "plan --usp 2x2 --gpus 6",
+            "no legal plan has 6 GPUs with --usp 2x2: that takes a multiple of 4; nearest: ulysses2 ring3",
+        ),
         ("run --recipe r.yaml", "--usp 2x2: its ring 2 excludes --attn2d 2x1"),
         ("run --recipe r.yaml", "  help: --usp 2x2 is from r.yaml"),
         ("run --recipe wan22-t2v-720p-8gpu --guidance 1", "  help: --cfg 2 is from wan22-t2v-720p-8gpu"),

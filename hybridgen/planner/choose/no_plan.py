@@ -143,7 +143,7 @@ def _no_plan(ask: Ask) -> RequestError:
         return _with_other_width(ask, too_wide)
     problem = f"no legal plan has {ask.gpus} GPUs" + (f" with {_named(ask)}" if ask.fixed else "")
     if len(ask.fixed) > 1 and ask.gpus % given.world:
-        problem += f", which need a multiple of {given.world}"
+        problem += f": that takes a multiple of {given.world}"
     return _with_others(ask, RequestError("no-plan", "", None, problem))
 
 
