@@ -26,6 +26,11 @@ def test_a_limit_of_time_is_told_of_the_plans_that_fit(plan: Any) -> None:
     assert none.startswith("error[memory]: nothing fits on 8 x H100 SXM")
 
 
+def test_the_first_thing_that_helps_follows_nothing(plan: Any) -> None:
+    helps = [line for line in plan(f"{H100} --memory 10GB", code=2).splitlines() if line.startswith("  help: ")]
+    assert [line.startswith("  help: and ") for line in helps] == [False, True]
+
+
 def test_a_plan_that_breaks_two_limits_is_counted_once(plan: Any) -> None:
     every = json.loads(plan(f"{H100} --json"))["candidates"]
     head = plan(f"{H100} --memory 40GB --max-time 143s")

@@ -102,7 +102,7 @@ def helps(ask: Ask, smallest: Plan) -> list[Help]:
             if alone.peak <= ask.limit:
                 found.append(Help(remedy.words, alone.peak, alone.seconds))
             elif together.peak < state.peak and state.peak > ask.limit:
-                words = f"{'and ' if state is not first else ''}{remedy.words}"
+                words = f"{'and ' if any(one.change is None for one in found) else ''}{remedy.words}"
                 found.append(Help(words, together.peak, together.seconds, fits=together.peak <= ask.limit))
             state = together
         for words, other, change in remedy.asks(ask) if remedy.asks is not None else ():
