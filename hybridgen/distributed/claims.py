@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from hybridgen.distributed.files import free_name
 from hybridgen.errors import RequestError
@@ -16,6 +18,12 @@ RULES = {
     "output-busy": "Two runs that write one file would mix what they have not finished, and the later one would "
     "replace the result of the other. The run that began first keeps the name.",
 }
+
+
+OWNER = "process {} on {}"
+"""What a lock says of the process that holds it."""
+_held: set[Claim] = set()
+"""The claims of this process."""
 
 
 class Busy(Exception):
@@ -31,6 +39,7 @@ class Claim:
     def __init__(self, path: Path) -> None:
         self.lock = path.with_name(f".{path.name}.lock")
         self.file = self._locked()
+        _held.add(self)
 
     def _locked(self) -> int | None:
         """The lock's descriptor. Its file is removed with the claim, so the one that was opened may be gone."""
@@ -43,7 +52,7 @@ class Claim:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(file), self.lock.stat()):
                     os.ftruncate(file, 0)
-                    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                    os.pwrite(file, OWNER.format(os.getpid(), socket.gethostname()).encode(), 0)
                     return file
             except BlockingIOError:
                 holder = os.pread(file, 200, 0).decode(errors="replace")
@@ -60,11 +69,31 @@ class Claim:
 
     def release(self) -> None:
         """Give the claim back, and remove its file."""
+        _held.discard(self)
         if self.file is not None:
             with suppress(OSError):
                 self.lock.unlink()
             os.close(self.file)
             self.file = None
+
+
+def exit_now(code: int) -> NoReturn:
+    """End this process without unwinding, but print what it has said, and give back its claims."""
+    with suppress(OSError, AttributeError, ValueError):
+        sys.stdout.flush()
+    for one in list(_held):
+        one.release()
+    os._exit(code)
+
+
+def remove_stale(folders: Iterable[Path]) -> None:
+    """Remove the locks that processes which were killed have left in these folders."""
+    start = OWNER.partition("{}")[0]
+    for folder in folders:
+        for lock in folder.glob(".*.lock"):
+            with suppress(OSError, ValueError, Busy):
+                if lock.read_text(errors="replace").startswith(start):
+                    Claim(lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))).release()
 
 
 def claim(flag: str, path: Path) -> Claim:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn, TypeVar
 
 from hybridgen.distributed.board import Board, in_time
+from hybridgen.distributed.claims import exit_now
 from hybridgen.distributed.lookout import kill_stopped, say
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.processes import GRACE, RankContext
@@ -136,10 +136,8 @@ class Peers:
         """Exit without unwinding, because a process group's destructor may wait for peers that are gone."""
         if not end.mine and (end.first.rank or not self.here.rank):  # what rank 0 leaves behind is told once
             say(*(f"rank {self.here.rank}: {note}" for note in end.notes))
-        with suppress(OSError, AttributeError, ValueError):
-            sys.stdout.flush()
         kill(children(os.getpid()))
-        os._exit(128 + end.first.signal if end.first.signal else 1)
+        exit_now(128 + end.first.signal if end.first.signal else 1)
 
     def _end(self, cause: Cause) -> End:
         """Tell the others why this rank ends, and learn why all do."""

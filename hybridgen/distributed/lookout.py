@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
+from hybridgen.distributed.claims import exit_now
 from hybridgen.distributed.place import JoinedRank
 from hybridgen.distributed.signals import SIGNALS, Stopped, die_with_parent, held
 from hybridgen.distributed.watch import LOOK, Watch, children, is_gone, state
@@ -159,14 +160,14 @@ class Lookout:
             kill_stopped(siblings(here).get(lost, 0))
             problem = f"rank {lost} of {here.world} failed: {problem}"
         say(*RunFailed("launcher", problem).lines())
-        os._exit(1)
+        exit_now(1)
 
     def _leave_it_to(self, speaker: int, code: int) -> NoReturn:
         """Exit without a word, once the rank that speaks has: its launcher may end it when another ends."""
         with suppress(ValueError):  # only the main thread may
             for number in SIGNALS:
-                signal.signal(number, lambda number, _: os._exit(128 + number))
+                signal.signal(number, lambda number, _: exit_now(128 + number))
         end = time.monotonic() + PATIENCE
         while speaker in self.seen and not is_gone(self.seen[speaker][0]) and time.monotonic() < end:
             time.sleep(0.1)
-        os._exit(code)
+        exit_now(code)

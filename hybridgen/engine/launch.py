@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridgen.distributed.board import in_time
+from hybridgen.distributed.claims import remove_stale
 from hybridgen.distributed.joined import Peers
 from hybridgen.distributed.lookout import Lookout, say
 from hybridgen.distributed.place import JoinedRank
@@ -90,6 +91,7 @@ def _work(context: RankContext, job: Job) -> Report:
 def clean_up(job: Job, status: Status, rank: int = 0) -> list[str]:
     """Remove what is unfinished, and tell what the rank that writes the clip has finished and left behind."""
     remove_parts(job.parts)
+    remove_stale({path.absolute().parent for path in job.files})
     marks, notes = status.marks(rank), []
     with suppress(OSError):
         if CLIP_DONE in marks and Path(marks[CLIP_DONE]).exists():

@@ -15,7 +15,7 @@ import pytest
 
 from hybridgen.api import spine
 from hybridgen.cli.main import call
-from hybridgen.distributed.claims import Claim, claim, claimed
+from hybridgen.distributed.claims import Claim, claim, claimed, exit_now, remove_stale
 from hybridgen.engine.manifest import Manifest
 from hybridgen.engine.outputs import Outputs, default_name, owned
 from hybridgen.errors import RequestError
@@ -67,8 +67,22 @@ def test_a_claim_ends_with_its_process() -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     assert [path.name for path in Path().iterdir()] == [".a.mp4.lock"]
+    Path(".b.mp4.lock").write_text("of somebody else")
+    with claimed({"out": Path("c.mp4")}):
+        remove_stale([Path()])
+        assert sorted(path.name for path in Path().iterdir()) == [".b.mp4.lock", ".c.mp4.lock"]
+    Path(".b.mp4.lock").unlink()
     with claimed({"out": Path("a.mp4")}), pytest.raises(RequestError, match=f"process {os.getpid()}"):
         claim("out", Path("a.mp4"))
+
+
+def test_a_process_that_does_not_unwind_gives_its_claims_back() -> None:
+    pid = os.fork()
+    if pid == 0:
+        Claim(Path("a.mp4"))
+        exit_now(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert not list(Path().iterdir())
 
 
 def test_a_rank_that_was_forked_does_not_keep_the_claim() -> None:
