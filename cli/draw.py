@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hybridgen.cli.text import paragraph, ranks, size, table
+from hybridgen.errors import counted
 from hybridgen.plan.layout import Layout
 from hybridgen.plan.plan import Plan
 from hybridgen.plan.traffic import Message, by_strategy
@@ -20,16 +21,16 @@ def head(plan: Plan) -> list[str]:
     guided = f"guidance {clip.guidance:g}" if plan.branches == 2 else "no guidance"
     if plan.branches == 2 and len(set(clip.guidances)) == 2:
         guided += f" / {clip.guidances[1]:g}"
-    shares = f"{tokens.tokens} tokens"
+    shares = counted(tokens.tokens, "token")
     if tokens.shards > 1:
         shares += f" over {tokens.shards} ranks, {tokens.shard_size * tokens.patches} each"
     heads = plan.heads[0] // plan.degrees.ulysses
-    length = f"{clip.frames} frames at {clip.fps} fps = {clip.frames / clip.fps:.2f} s"
+    length = f"{counted(clip.frames, 'frame')} at {clip.fps} fps = {clip.frames / clip.fps:.2f} s"
     lines = [
         f"{facts.name}  {clip.width}x{clip.height}, {'one frame' if clip.frames == 1 else length}, "
-        f"{clip.steps} steps, {guided}, {plan.dtype}",
+        f"{counted(clip.steps, 'step')}, {guided}, {plan.dtype}",
         f"plan    {plan.degrees}     {ranks(plan.world_size)}     {'exact' if plan.exact else 'approximate'}",
-        f"split   {shares}; {facts.transformer.heads} heads"
+        f"split   {shares}; {counted(facts.transformer.heads, 'head')}"
         + (f", {heads} each" if heads != facts.transformer.heads else ""),
     ]
     if plan.degrees.pipefusion > 1:

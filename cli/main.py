@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from hybridgen.cli import text
 from hybridgen.cli.verb import LazyVerbs, NobodyReads, built
+from hybridgen.distributed.lookout import leave
 from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
 from hybridgen.errors import PREEMPTED, RequestError, RunFailed
@@ -83,7 +84,11 @@ def main() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="replace")
     raise_on_signals()  # as an exception it runs the clean-up that kills the ranks
-    sys.exit(call(sys.argv[1:]))
+    code = call(sys.argv[1:])
+    with suppress(RequestError):
+        if code == 0 and sys.argv[1:2] in (["run"], ["decode"]) and (here := environment.joined_rank()):
+            leave(here)
+    sys.exit(code)
 
 
 def call(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ from hybridgen.engine.job import Job
 from hybridgen.engine.options import RunOptions
 from hybridgen.engine.report import Report
 from hybridgen.engine.tickets import Ticket
-from hybridgen.errors import RequestError, RunFailed
+from hybridgen.errors import RequestError, RunFailed, counted
 
 
 def run(options: RunOptions, fields: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Lines(ManyScreen):
         if not self.quiet:
             part = f", shard {shard[0]}/{shard[1]}" if shard[1] > 1 else ""
             many = f" on {engine.replicas} replicas of these ranks" if engine.replicas > 1 else ""
-            text.say(*draw.head(engine.plan), f"clips   {text.counted(count, 'clip')}{many}{part}", "")
+            text.say(*draw.head(engine.plan), f"clips   {counted(count, 'clip')}{many}{part}", "")
 
     def asked(self, wanted: Wanted, job: Job) -> None:
         self.numbers[str(job.output)] = wanted.number
@@ -93,8 +93,8 @@ class Lines(ManyScreen):
         """Show what became of all clips."""
         if self.quiet:
             return
-        made = f"{text.counted(found.made, 'clip')} made in {clock(found.seconds)} ({found.an_hour:.1f} an hour)"
-        parts = [f"{text.counted(found.looked_at, 'clip')} to make" if self.is_dry else made]
+        made = f"{counted(found.made, 'clip')} made in {clock(found.seconds)} ({found.an_hour:.1f} an hour)"
+        parts = [f"{counted(found.looked_at, 'clip')} to make" if self.is_dry else made]
         others = {"there already": found.skipped, "refused": found.refused, "failed": found.failed}
         parts += [f"{count} {word}" for word, count in others.items() if count]
         text.say("", ", ".join(parts))

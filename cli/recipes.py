@@ -17,7 +17,7 @@ from hybridgen.cli import draw, text
 from hybridgen.cli.options import offered
 from hybridgen.cli.verb import Verb
 from hybridgen.distributed.files import may_write, written_whole
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.report import input_flags
 from hybridgen.recipe import library
@@ -108,7 +108,7 @@ def _summary(path: Path, recipe: Recipe) -> dict[str, Any]:
         "model": plan.facts.name,
         "gpus": plan.world_size,
         "split": str(plan.degrees),
-        "clip": f"{clip.width}x{clip.height}, {clip.frames} frames, {clip.steps} steps",
+        "clip": f"{clip.width}x{clip.height}, {counted(clip.frames, 'frame')}, {counted(clip.steps, 'step')}",
         "hardware": recipe.hardware.name,
         "measured": [
             {
@@ -135,7 +135,7 @@ def show(recipe: ONE, as_json: JSON = False) -> None:
     hardware = found.hardware
     machine = [
         hardware.name,
-        text.counted(hardware.gpus, "GPU") if hardware.gpus else "",
+        counted(hardware.gpus, "GPU") if hardware.gpus else "",
         hardware.link,
     ]
     lines = {
@@ -205,8 +205,8 @@ def check(
             text.annotate(*one.place, one.rule, one.remark)
     else:
         text.answer(*(f"{one.place}: {one.rule}: {one.remark}" for one in found))
-    verdict = text.counted(len(found), "fault") if found else "all good"
-    text.say(f"{text.counted(len(paths), 'file')}{whose}, {verdict}")
+    verdict = counted(len(found), "fault") if found else "all good"
+    text.say(f"{counted(len(paths), 'file')}{whose}, {verdict}")
     if found:
         raise typer.Exit(1)
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 
+from hybridgen.errors import counted
+
 UNLIMITED = 10_000
 """Width of a page on which no table is folded."""
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -27,11 +29,6 @@ def size(count: float) -> str:
 def ranks(count: int) -> str:
     """A number of ranks in words: 1 rank, 2 ranks."""
     return counted(count, "rank")
-
-
-def counted(count: int, noun: str) -> str:
-    """A counted noun: 1 file, 2 files."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> list[str]:

@@ -158,6 +158,11 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 1, cutoff: float 
     return difflib.get_close_matches(word, list(known), count, cutoff)
 
 
+def counted(count: int, noun: str) -> str:
+    """A counted noun: 1 file, 2 files."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def changed(command: list[str], change: Change) -> list[str]:
     """The command with some flags set or taken away, others as they were and where they were."""
     words, open_changes = list(command), dict(change)

@@ -15,7 +15,7 @@ from hybridgen.cli.options import given_words, with_flags
 from hybridgen.cli.plan import fleet, table
 from hybridgen.cli.plan.flags import ONCE, PlanFlags
 from hybridgen.cli.verb import Verb
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.models import catalogue
 from hybridgen.planner.choose import recommend, report
 from hybridgen.planner.choose.ask import Recommendation
@@ -90,7 +90,9 @@ class Page:
         self.listed = every if top is None else self.shown
         if number is not None and not 1 <= number <= len(self.shown):
             near = min(max(number, 1), len(self.shown))
-            raise RequestError("explain", "explain", number, f"the table has {len(self.shown)} plans", [near])
+            raise RequestError(
+                "explain", "explain", number, f"the table has {counted(len(self.shown), 'plan')}", [near]
+            )
         self.chosen: Candidate = self.found.best if number is None else self.shown[number - 1]
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hybridgen.cli.hardware import constants
-from hybridgen.cli.text import counted, paragraph, seconds, short, size, span, table, width
+from hybridgen.cli.text import paragraph, seconds, short, size, span, table, width
+from hybridgen.errors import counted
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.orders import crossings, used_axes
 from hybridgen.planner.choose.ranking import Candidate

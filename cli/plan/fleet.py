@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridgen.cli.text import command, counted, paragraph, seconds, short
+from hybridgen.cli.text import command, paragraph, seconds, short
+from hybridgen.errors import counted
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.objective import Objective, Output
 from hybridgen.planner.choose.ranking import Candidate

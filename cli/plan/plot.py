@@ -7,9 +7,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from hybridgen.cli.text import counted, seconds
+from hybridgen.cli.text import seconds
 from hybridgen.distributed.files import free_name, may_write, written_whole
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.planner.choose import recommend
 from hybridgen.planner.choose.ask import Recommendation
 from hybridgen.planner.choose.fleet import frontier
@@ -68,7 +68,7 @@ def _scaling(axes: Any, widths: Sequence[Recommendation]) -> None:
     axes.fill_between(gpus, low, high, color=COLOURS["matrix products"], alpha=0.25, linewidth=0, label="range")
     axes.plot(gpus, [one.best.speedup for one in widths], "o-", color=COLOURS["attention"], label="best plan")
     last = widths[-1].best
-    words = f"{gpus[-1]} GPU{'s' * (gpus[-1] > 1)}: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
+    words = f"{counted(gpus[-1], 'GPU')}: {last.speedup:.3g}x\n{last.efficiency:.0%} of ideal"
     axes.text(0.97, 0.05, words, transform=axes.transAxes, ha="right", va="bottom", size=14)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridgen.cli.plan import fleet
-from hybridgen.cli.text import counted, fitting, gigabytes, paragraph, seconds, short, span
+from hybridgen.cli.text import fitting, gigabytes, paragraph, seconds, short, span
+from hybridgen.errors import counted
 from hybridgen.plan.plan import SHORT_DTYPES
 from hybridgen.planner.choose.ask import Recommendation, Rejected
 from hybridgen.planner.choose.objective import Objective
@@ -130,9 +131,9 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
     """The line that compares a part of the GPUs with all of them."""
     gpus, width, best = found.ask.gpus, part.ask.gpus, part.best
     copies = gpus // width
-    text = f"{_gpus(width)}: {span(*best.cost.range)} s denoise at {best.efficiency:.0%} efficiency"
+    text = f"{counted(width, 'GPU')}: {span(*best.cost.range)} s denoise at {best.efficiency:.0%} efficiency"
     if copies == 1:
-        return paragraph("fewer?", f"{text}; {_gpus(gpus - width)} would be left")
+        return paragraph("fewer?", f"{text}; {counted(gpus - width, 'GPU')} would be left")
     ratio = copies * found.best.cost.clip / best.cost.clip
     more = f"make {ratio:.1f} times as many clips an hour as" if ratio >= 1.05 else "make no more clips an hour than"
     return paragraph("fewer?", f"{text}; {copies} such groups {more} one of {gpus}")
@@ -141,7 +142,7 @@ def fewer_line(found: Recommendation, part: Recommendation) -> list[str]:
 def faster_line(found: Recommendation, part: Recommendation) -> list[str]:
     """The line that says that fewer GPUs are faster, because their number can be split better."""
     best = part.best
-    text = f"{_gpus(part.ask.gpus)} are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
+    text = f"{part.ask.gpus} GPUs are faster than {found.ask.gpus}, whose number splits badly: {best.config}, "
     return paragraph("fewer!", f"{text}{span(*best.cost.range)} s denoise; --fewer takes what is worth taking")
 
 
@@ -157,12 +158,9 @@ def rest_line(found: Recommendation) -> list[str]:
     gpus, width = found.gpus, found.ask.gpus
     more, left = divmod(gpus - width, width)
     free = f"the other {gpus - width} make {more} more clip{'s' * (more > 1)} at the same time" if more else ""
-    free += f"{', and ' if more and left else ''}{_gpus(left)} {'is' if left == 1 else 'are'} free" if left else ""
+    if left:
+        free += f"{', and ' if more else ''}{counted(left, 'GPU')} {'is' if left == 1 else 'are'} free"
     return paragraph("fewer", f"{gpus} GPUs would be no faster than {width}, within the model's error; {free}")
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def scaling(found: Sequence[Recommendation]) -> list[str]:

@@ -64,6 +64,32 @@ def say(*lines: str) -> None:
         sys.stderr.flush()
 
 
+def leave(here: JoinedRank) -> NoReturn:
+    """End this rank after all work is done, and a stopped one of its machine, for which their launcher would wait.
+
+    The rank with the highest number waits until all others are gone, for PATIENCE at most; they wait for those that are
+    stopped. All exit at once then, so that nobody is left alone for long.
+    """
+    pids = siblings(here)
+    others, watch = sorted(pids.keys() - {here.rank}), Watch(here.world, pids)
+    last, end = here.rank == max(pids), time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        left = {rank: state(pids[rank]) for rank in others if not is_gone(pids[rank])}
+        halted = [rank for rank, letter in left.items() if letter == "T"]
+        if not (left if last else halted):
+            break
+        speaks = all(rank > here.rank or rank in halted for rank in left)
+        if watch.due() and (found := watch.stopped(halted)) and speaks:
+            problem = f"{found[1]} was stopped (SIGSTOP) after all work was done, and is ended"
+            say(*RunFailed("rank-lost", f"rank {found[0]} of {here.world} failed: {problem}").lines())
+            kill_stopped(pids[found[0]])
+        time.sleep(0.02)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
 class Lookout:
     """A block in which ranks come together: of each machine one speaks, and ranks that are stopped are named.
 

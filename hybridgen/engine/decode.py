@@ -22,7 +22,7 @@ from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE, Job
 from hybridgen.engine.outputs import PICTURE
 from hybridgen.engine.rank import Rank
 from hybridgen.engine.video import Frames, PictureWriter, VideoWriter, contact_sheet
-from hybridgen.errors import RunFailed
+from hybridgen.errors import RunFailed, counted
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.guardrail import Guardrail, blocked
 
@@ -178,7 +178,7 @@ def write(rank: Rank, chunks: Iterable[Frames], digest: str) -> None:
             sheet = contact_sheet(np.concatenate(kept), job.preview, job.owner, job.overwrite)
             if sheet != job.preview:
                 rank.warn(f"{job.preview} was made by another run meanwhile: the contact sheet is {sheet}")
-    rank.progress.stage("decode", f"{count} frame{'s' * (count > 1)}", rank.seconds["decode"])
+    rank.progress.stage("decode", counted(count, "frame"), rank.seconds["decode"])
     rank.progress.stage("write", path.name, rank.seconds["write"])
 
 

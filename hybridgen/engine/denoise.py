@@ -12,7 +12,7 @@ from hybridgen.engine import state_file
 from hybridgen.engine.control import END, KEEP, STOP, Cancelled
 from hybridgen.engine.preview import Previews
 from hybridgen.engine.rank import Rank
-from hybridgen.errors import PREEMPTED, RunFailed
+from hybridgen.errors import PREEMPTED, RunFailed, counted
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 
@@ -56,7 +56,7 @@ def denoise(rank: Rank, model: Denoiser) -> Tensor:
                 state_file.keep(rank, model, x, step.index + 1)
                 is_settled = True
     rank.context.status.keep(rank.first and not rank.job.plan.facts.guarded)
-    rank.progress.stage("denoise", f"{len(steps)} steps", rank.seconds["denoise"])
+    rank.progress.stage("denoise", counted(len(steps), "step"), rank.seconds["denoise"])
     return x
 
 
@@ -76,7 +76,7 @@ def obey(rank: Rank, model: Denoiser, x: Tensor, done: int) -> bool:
     if order == END:
         rank.broadcast_object(None)  # the first rank that ends ends all: not before rank 0 has written
         name = signal.Signals(rank.job.warning).name
-        raise RunFailed(PREEMPTED, f"ended by {name} after {done} of {rank.job.plan.clip.steps} steps")
+        raise RunFailed(PREEMPTED, f"ended by {name} after {done} of {counted(rank.job.plan.clip.steps, 'step')}")
     return order == KEEP
 
 

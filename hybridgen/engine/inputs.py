@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridgen.engine.read_image import Unreadable, read_image
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.plan import Clip
 from hybridgen.recipe.clip import clip_of
@@ -128,12 +128,12 @@ def _open_video(name: str, facts: ModelFacts, clip: Clip) -> Conditioning:
         near = "mp4, mov, mkv, webm or avi" if str(error) == NO_VIDEO else ""
         raise RequestError("video", "video", name, str(error), near, []) from error
     if count < (facts.video_frames or 1):
-        problem = f"has {count} frame{'s' * (count != 1)}, and {facts.name} continues {facts.video_frames or 1}"
+        problem = f"has {counted(count, 'frame')}, and {facts.name} continues {facts.video_frames or 1}"
         raise RequestError("video", "video", name, problem, "a longer video, or its last frame as --image")
     encoded = facts.encoded_frames(clip.frames, False, count)
     if encoded >= clip.frames:
         near = str(encoded + 4 * facts.vae.stride_time)
-        problem = f"fills all {clip.frames} frames of the clip, which leaves nothing to make"
+        problem = f"fills the clip of {counted(clip.frames, 'frame')}, which leaves nothing to make"
         nearest = f"--frames {near}, or a shorter video"
         raise RequestError("video-frames", "video", name, problem, nearest, [{"frames": near}])
     images = tuple(Image.fromarray(frame) for frame in frames[:encoded])
@@ -157,7 +157,7 @@ def check_inputs(request: Request, facts: ModelFacts, clip: Clip) -> None:
 def describe_inputs(files: Conditioning, encoded_frames: int) -> list[str]:
     """A line for every file that the clip starts from or ends with; `encoded_frames` are those taken of a video."""
     if files.video is not None:
-        return [f"from    {files.video.name}, its last {encoded_frames} frames"]
+        return [f"from    {files.video.name}, its last {counted(encoded_frames, 'frame')}"]
     given = [(word, path) for word, path in (("from", files.image), ("to", files.last_image)) if path is not None]
     pairs = zip(given, files.images, strict=True)
     return [f"{word:<7} {path.name}, {image.width}x{image.height}" for (word, path), image in pairs]

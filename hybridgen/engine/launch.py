@@ -23,7 +23,7 @@ from hybridgen.engine.options import Limits
 from hybridgen.engine.outputs import remove_parts
 from hybridgen.engine.report import Report
 from hybridgen.engine.signed import await_key, signed, verified
-from hybridgen.errors import RunFailed
+from hybridgen.errors import RunFailed, counted
 
 STORE = 2.0
 """Seconds to ask the store what rank 0 has finished, where it is gone."""
@@ -104,7 +104,8 @@ def clean_up(job: Job, status: Status, rank: int = 0) -> list[str]:
         done, _, state = marks[STATE_KEPT].partition(" ")
         with suppress(OSError):
             if Path(state).exists():
-                notes.append(f"kept: {state} (the state after {done} steps); the same command with --resume goes on")
+                after = f"the state after {counted(int(done), 'step')}"
+                notes.append(f"kept: {state} ({after}); the same command with --resume goes on")
     return notes
 
 

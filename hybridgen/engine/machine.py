@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from hybridgen.engine import environment
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.ranking import Candidate
 from hybridgen.planner.choose.recommend import fill
@@ -108,7 +108,7 @@ def share_of(gpus: int, replicas: int | None) -> int:
     if gpus % replicas:
         legal = [count for count in range(1, gpus + 1) if gpus % count == 0]
         near = sorted(legal, key=lambda count: abs(count - replicas))[:2]
-        raise RequestError("replicas", "replicas", replicas, f"do not share {gpus} GPUs evenly", near)
+        raise RequestError("replicas", "replicas", replicas, f"do not share {counted(gpus, 'GPU')} evenly", near)
     return gpus // replicas
 
 
@@ -117,7 +117,7 @@ def check_share(plan: Plan, gpus: int | None, replicas: int) -> None:
     world = plan.world_size
     gpus = gpus or replicas * world
     if share_of(gpus, replicas) != world:
-        problem = f"{replicas} replicas of {world} ranks ({plan.degrees}) are {replicas * world}"
+        problem = f"{counted(replicas, 'replica')} of {counted(world, 'rank')} ({plan.degrees}) are {replicas * world}"
         counts = [{"gpus": str(replicas * world)}, *([{"replicas": str(gpus // world)}] if gpus % world == 0 else [])]
         raise RequestError("replicas", "gpus", gpus, problem, f"--gpus {replicas * world}", counts)
 
@@ -134,7 +134,7 @@ def crowded(ranks: int) -> str | None:
     cores = os.cpu_count() or 1
     if ranks <= CROWD * cores or environment.joined_rank() is not None:
         return None
-    return f"{ranks} ranks take turns on {cores} CPU cores: that shows what a rack does, and takes minutes"
+    return f"{ranks} ranks take turns on {counted(cores, 'CPU core')}: that shows what a rack does, and takes minutes"
 
 
 def check_machine(plan: Plan, device: str, replicas: int = 1) -> None:
@@ -168,12 +168,12 @@ def _other_world(plan: Plan, world: int, replicas: int) -> RequestError:
     """The error of a launcher that started another number of ranks: how many to start, and the nearest plans."""
     if replicas > 1:
         needed = f"{replicas} replicas of {plan.world_size} ({plan.degrees})"
-        problem = f"the launcher started {world} ranks, and the job has {needed}"
+        problem = f"the launcher started {counted(world, 'rank')}, and the job has {needed}"
         tries = [{"replicas": str(world // plan.world_size)}] if world % plan.world_size == 0 else []
         return RequestError("world-size", "", None, problem, f"start {replicas * plan.world_size}", tries)
     close = nearest_plans(plan, world, 1)
     dropped = dict.fromkeys(registry.BESIDE, None)
-    problem = f"the launcher started {world} ranks and the plan has {plan.world_size} ({plan.degrees})"
+    problem = f"the launcher started {counted(world, 'rank')} and the plan has {plan.world_size} ({plan.degrees})"
     nearest = f"start {plan.world_size}" + "".join(f", or {other.degrees} on {world}" for other in close)
     return RequestError(
         "world-size",

@@ -15,7 +15,7 @@ from hybridgen.engine.machine import check_machine, device_of
 from hybridgen.engine.outputs import LATENTS, Outputs, check_latents, check_outputs, default_name, endings
 from hybridgen.engine.predict import predict
 from hybridgen.engine.resume import check_plan, steps_done
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.models import catalogue
 from hybridgen.models.guardrail import check_outputs as check_guarded
 from hybridgen.models.registry import family_of, guardrail_of
@@ -46,7 +46,7 @@ def has_prompt(request: Request) -> bool:
 def check_prompt(recipe: Recipe, plan: Plan) -> None:
     """Raise RequestError (prompt-missing) for a recipe without a prompt. It may be empty where a picture is given."""
     if not has_prompt(recipe.request):
-        ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
+        ranks = counted(plan.world_size, "rank")
         problem = f"is missing: say what the clip shows; the plan itself is legal ({ranks})"
         raise RequestError("prompt-missing", "prompt", None, problem, tries=[{"p": plan.facts.defaults.example}])
 

@@ -22,7 +22,7 @@ from hybridgen.engine.job import Job
 from hybridgen.engine.rank import Rank, quiet_libraries, set_up
 from hybridgen.engine.report import Report
 from hybridgen.engine.timing import Prediction, RankTimes, held
-from hybridgen.errors import PREEMPTED, RunFailed
+from hybridgen.errors import PREEMPTED, RunFailed, counted
 from hybridgen.models.autoencoder import check_finite
 from hybridgen.models.denoiser import Denoiser
 from hybridgen.models.guardrail import RULE, Guardrail, blocked
@@ -132,7 +132,7 @@ def ready(rank: Rank) -> Denoiser:
             fill(model.experts, plan, local_folder(plan.facts), rank.device)  # what the inputs did not need
     if rank.first:
         rank.progress.stage("load", f"{plan.degrees}", rank.seconds["load"])
-        rank.progress.stage("encode", f"{plan.branches} prompts", rank.seconds["encode"])
+        rank.progress.stage("encode", counted(plan.branches, "prompt"), rank.seconds["encode"])
     return model
 
 

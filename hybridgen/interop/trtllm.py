@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridgen.errors import counted
 from hybridgen.interop import Export, named, others_given, refuse, unnamed
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe.fields import Recipe
@@ -89,8 +90,9 @@ def _warnings(recipe: Recipe, plan: Plan) -> tuple[str, ...]:
     seed = "" if recipe.request.seed is None else f", seed {recipe.request.seed}"
     given = "".join(f", {what}" for what in _given(recipe, plan))
     found = [
-        f"not part of this file, send it with the request: {clip.width}x{clip.height}, {clip.frames} frames, "
-        f"{clip.fps} fps, {clip.steps} steps, guidance {first:g}{low}{seed}{given}"
+        f"not part of this file, send it with the request: {clip.width}x{clip.height}, "
+        f"{counted(clip.frames, 'frame')}, {clip.fps} fps, {counted(clip.steps, 'step')}, "
+        f"guidance {first:g}{low}{seed}{given}"
     ]
     if plan.degrees.attn2d != (1, 1) and plan.degrees.tp > 1:
         found.append("attention2d together with tensor parallelism needs a build of July 2026 or newer")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.models.files import Config, Folder
 from hybridgen.models.keys import Table, listed, number, only, switch, text, whole
 
@@ -126,11 +126,13 @@ def check_steps(folder: Folder, steps: int) -> None:
         if config[setting]:
             low, high = _ends(config)
             if low <= 0 or not _fall(low, high, steps, power, config["use_flow_sigmas"]):
-                why = f"noise would not fall in each of {steps} steps from {high:g} to {low:g}"
+                why = f"noise would not fall in each of {counted(steps, 'step')} from {high:g} to {low:g}"
                 raise _refused(folder, f"{name} sets {setting}", why)
             return
     if not config["use_flow_sigmas"] and steps >= (most := config["num_train_timesteps"]):
-        raise _refused(folder, f"{name} has {most} num_train_timesteps", f"they are too few for {steps} steps")
+        raise _refused(
+            folder, f"{name} has {most} num_train_timesteps", f"they are too few for {counted(steps, 'step')}"
+        )
 
 
 def _ends(config: Config) -> tuple[float, float]:

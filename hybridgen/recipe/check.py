@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridgen.errors import Place, RequestError
+from hybridgen.errors import Place, RequestError, counted
 from hybridgen.plan.numbers import parse_pair
 from hybridgen.recipe import resolve, source
 from hybridgen.recipe.compose import read, wrong_schema
@@ -113,7 +113,9 @@ def _of_plan(found: Source, recipe: Recipe, is_part: bool) -> Iterator[RequestEr
     if gpus is not None and gpus != world:
         yield found.fault(("hardware", "gpus"), f"the degrees make {world}", gpus, [world], "recipe-hardware")
     if per_node is not None and (per_node < 1 or (gpus or world) % per_node):
-        yield found.fault(("hardware", "per_node"), f"does not divide {world} GPUs", per_node, (), "recipe-hardware")
+        yield found.fault(
+            ("hardware", "per_node"), f"does not divide {counted(world, 'GPU')}", per_node, (), "recipe-hardware"
+        )
 
 
 def _at_key(found: Source, error: RequestError) -> RequestError:

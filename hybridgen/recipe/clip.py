@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hybridgen.errors import Change, RequestError
+from hybridgen.errors import Change, RequestError, counted
 from hybridgen.models.registry import relatives
 from hybridgen.plan.facts import ModelFacts
 from hybridgen.plan.numbers import not_legal, parse_pair
@@ -107,7 +107,7 @@ def _steps(request: Request, facts: ModelFacts) -> int:
         raise RequestError("steps", "steps", request.steps, "must be 1 or more", [1])
     listed = len(settings(timesteps=request.timesteps).timesteps)
     if listed and request.steps not in (None, listed):
-        problem = f"are {listed} steps, and --steps says {request.steps}"
+        problem = f"are {counted(listed, 'step')}, and --steps says {request.steps}"
         near = f"--steps {listed}, or no --steps"
         raise RequestError("timesteps", "timesteps", request.timesteps, problem, near, [{"steps": str(listed)}])
     return listed or request.steps or facts.defaults.steps

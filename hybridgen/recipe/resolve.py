@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from hybridgen.errors import Change, RequestError, did_you_mean
+from hybridgen.errors import Change, RequestError, counted, did_you_mean
 from hybridgen.models import catalogue
 from hybridgen.plan.axes import Value
 from hybridgen.plan.facts import ModelFacts
@@ -125,8 +125,8 @@ def _product(plan: Plan, gpus: int) -> RequestError:
     factors = " x ".join(spread) or "no degree given"
     close = nearest_plans(plan, gpus)
     dropped = dict.fromkeys((*degrees.named(), *registry.BESIDE), None)
-    problem = f"the degrees make {plan.world_size} ranks ({factors})"
-    problem += "" if close else f"; no legal plan has {gpus} ranks"
+    problem = f"the degrees make {counted(plan.world_size, 'rank')} ({factors})"
+    problem += "" if close else f"; no legal plan has {counted(gpus, 'rank')}"
     tries = [{**dropped, **p.degrees.named()} for p in close[:1]]
     return RequestError("gpus-product", "gpus", gpus, problem, ", ".join(str(p.degrees) for p in close), tries)
 

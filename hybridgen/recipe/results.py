@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import NamedTuple
 
+from hybridgen.errors import counted
 from hybridgen.models import catalogue
 from hybridgen.plan.plan import Plan
 from hybridgen.recipe import library, source
@@ -28,7 +29,7 @@ def mismatch(recipe: Recipe, device: str, ranks: int) -> str | None:
     if known and not any(_matches(name, device) for name in known):
         return f"this recipe {what} {' and '.join(known)}; here: {device}{so}"
     if hardware.gpus is not None and hardware.gpus != ranks:
-        return f"this recipe {what} {hardware.gpus} ranks; here: {ranks}{so}"
+        return f"this recipe {what} {counted(hardware.gpus, 'rank')}; here: {ranks}{so}"
     return None
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybridgen.errors import Change, RequestError
+from hybridgen.errors import Change, RequestError, counted
 from hybridgen.plan.axes import Axis, Degree, Option
 from hybridgen.plan.layout import split_rows
 from hybridgen.plan.numbers import not_legal
@@ -43,16 +43,16 @@ def parse(text: str) -> tuple[int, tuple[int, ...]]:
 def violations(plan: Plan) -> Iterator[RequestError]:
     stages, layers = plan.degrees.pipefusion, plan.facts.transformer.layers
     if stages > layers:
-        problem = f"is more than the {layers} blocks of {plan.facts.name}"
+        problem = f"is more than the {counted(layers, 'block')} of {plan.facts.name}"
         yield not_legal("pipefusion-layers", "pipefusion", stages, problem, range(1, layers + 1))
     elif plan.stages and (len(plan.stages) != stages or sum(plan.stages) != layers or min(plan.stages) < 1):
         given, even = (",".join(map(str, sizes)) for sizes in (plan.stages, split_rows(layers, stages)))
         if len(plan.stages) != stages:
-            problem = f"names {len(plan.stages)} stages, not {stages}"
+            problem = f"names {counted(len(plan.stages), 'stage')}, not {stages}"
         elif min(plan.stages) < 1:
             problem = "has a stage without a block"
         else:
-            problem = f"holds {sum(plan.stages)} of the {layers} blocks of {plan.facts.name}"
+            problem = f"holds {sum(plan.stages)} of the {counted(layers, 'block')} of {plan.facts.name}"
         yield RequestError("pipefusion-stages", "pipefusion", f"{stages}:{given}", problem, [f"{stages}:{even}"])
     if stages > 1 and plan.settings.cache is not None:
         problem = f"excludes --cache {plan.settings.cache}"
@@ -61,7 +61,7 @@ def violations(plan: Plan) -> Iterator[RequestError]:
     tokens = plan.tokens.tokens
     patches = plan.options.get("patches", 1)
     if stages > 1 and patches > tokens:
-        problem = f"is more than the clip's {tokens} tokens"
+        problem = f"is more than the clip's {counted(tokens, 'token')}"
         yield RequestError("pipefusion-patches", "patches", patches, problem, [stages])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -225,3 +226,30 @@ def test_the_summary_shows_the_report_under_the_same_names() -> None:
     assert "steps   2 s each; predicted for 8 x H200: 1.35-1.65 s" in lines
     own = "slowest rank 3 (node1): computing 1.9 s a step, waiting 0.1 s"
     assert f"        {own}; the others compute 1.1 s, wait 0.9 s" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("plan --model demo --gpus 1 --ring 2", "no legal plan has 1 GPU with --ring 2"),
+        ("run --model demo --gpus 2 --ring 1", "the degrees make 1 rank ("),
+        ("run --model demo --steps 1 --dry-run", ", 1 step, guidance 3"),
+        ("plan --model demo --gpus 1 --steps 2 --timesteps 900", "are 1 step, and --steps says 2"),
+        ("plan --gpus-per-node 8 --nodes 2 --hardware h100", "16 x H100"),
+        ("plan --gpus-per-node 4,4 --nodes 1", "names 2 hosts"),
+        ("plan --hardware h100:1 --gpus 2", "--hardware names 1 GPU"),
+        ("plan --model demo --gpus 1 --explain 9", "the table has 1 plan;"),
+        ("run --recipe wan22-t2v-720p-8gpu --pipefusion 2:40 --dry-run", "names 1 stage, not 2"),
+        ("recipes export r.yaml --to trtllm", "832x480, 1 frame, 16 fps, 1 step,"),
+    ],
+)
+def test_one_of_a_kind_is_singular(
+    words: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ("schema: 1", "license: CC0-1.0", "model: wan2.1-t2v-1.3b", "request: {frames: 1, steps: 1}")
+    Path("r.yaml").write_text("\n".join(lines))
+    call([*words.split(), *(["-p", "x"] if words.startswith("run") else [])])
+    said = capsys.readouterr()
+    assert says in said.err + said.out
+    assert not re.search(r"\b1 (GPU|rank|step|frame|plan|stage|host|token|head)s\b", said.err + said.out)

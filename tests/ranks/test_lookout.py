@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridgen.cli import main as command
 from hybridgen.distributed import lookout
 from hybridgen.distributed.place import JoinedRank
 
@@ -25,9 +26,13 @@ lookout.PATIENCE = 3.0
 rank, port, beside = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]), int(os.environ.get("BESIDE", "0"))
 here = JoinedRank(rank, 3, rank, "127.0.0.1", port, 0, False, beside=beside)
 try:
-    with lookout.Lookout(here):
+    with lookout.Lookout(here) as look:
         time.sleep(0.5)  # until all are there
         print("ready", flush=True)
+        if os.environ.get("DONE"):
+            look.met()
+            sys.stdin.readline()
+            lookout.leave(here)
         sys.stdin.readline() or time.sleep(60)
         raise RunFailed("launcher", "nobody came")
 except RunFailed as failure:
@@ -92,6 +97,33 @@ def test_what_all_find_is_told_once() -> None:
         one.stdin.flush()
     assert said(started) == ["error[launcher]: nobody came\n", "", ""]
     assert [one.returncode for one in started] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_is_stopped_after_all_work_is_named_and_ended(victim: int) -> None:
+    """Its launcher would wait for it without end."""
+    started = ranks(29501, DONE="1")
+    started[victim].send_signal(signal.SIGSTOP)
+    words = said([one for rank, one in enumerate(started) if rank != victim], "\n")
+    assert started[victim].wait(60) == -signal.SIGKILL
+    (line,) = [word for word in words if word]
+    named = f"error[rank-lost]: rank {victim} of 3 failed: process {started[victim].pid} was stopped (SIGSTOP) after"
+    assert line.startswith(named) and sorted(one.returncode for one in started) == [-9, 0, 0]
+
+
+@pytest.mark.parametrize(("words", "leaves"), [("run --model demo -p x --cfg 2 --dry-run", True), ("models", False)])
+def test_a_rank_whose_command_is_done_leaves_with_the_others(
+    words: str, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[JoinedRank] = []
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["hybridgen", *words.split()])
+    monkeypatch.setattr(command, "leave", left.append)
+    monkeypatch.setattr(command, "raise_on_signals", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 0 and [here.rank for here in left] == [1] * leaves
 
 
 def test_ranks_of_other_jobs_are_none_of_this(monkeypatch: pytest.MonkeyPatch) -> None:

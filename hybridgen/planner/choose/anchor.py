@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, counted
 from hybridgen.plan.plan import Plan
 from hybridgen.planner.choose.orders import best_order
 from hybridgen.planner.hardware.constants import Hardware
@@ -80,7 +80,7 @@ def read(given: str | float, template: Plan, hardware: Hardware, fixed: Fixed, k
     if not split.strip():
         problem = f"{gpus} GPUs can be split in several ways; which split was measured?"
     elif plan.world_size != gpus:
-        problem = f"{plan.degrees} makes {plan.world_size} GPUs, not {gpus}"
+        problem = f"{plan.degrees} makes {counted(plan.world_size, 'GPU')}, not {gpus}"
     else:
         problem = f"no clip can be made with this split: {wrong[0].complaint}"
     raise _refused(text, problem, near)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hybridgen.errors import Change, RequestError
+from hybridgen.errors import Change, RequestError, counted
 from hybridgen.planner.hardware.constants import Hardware
 from hybridgen.planner.hardware.hosts import filled, spread
 from hybridgen.recipe.legal import Fixed
@@ -58,7 +58,9 @@ def _of_machine(gpus: int | None, machine: Hardware) -> int:
     """The number of GPUs of a machine that names its hosts; of several kinds of cards all are used."""
     total = sum(machine.hosts)
     if gpus is not None and (gpus > total or (machine.cards and gpus != total)):
-        problem = f"--hardware names {total} GPUs" + (": " + " and ".join(machine.cards) if machine.cards else "")
+        problem = f"--hardware names {counted(total, 'GPU')}" + (
+            ": " + " and ".join(machine.cards) if machine.cards else ""
+        )
         raise RequestError("gpus", "gpus", gpus, problem, [total])
     return gpus or total
 
@@ -67,12 +69,12 @@ def _of_list(gpus: int | None, nodes: int | None, hosts: tuple[int, ...]) -> tup
     """The number of GPUs where each host is named: all of them unless fewer are asked for, which fill hosts."""
     named, total = ",".join(map(str, hosts)), sum(hosts)
     if nodes is not None and nodes != len(hosts):
-        problem = f"--gpus-per-node {named} names {len(hosts)} hosts"
+        problem = f"--gpus-per-node {named} names {counted(len(hosts), 'host')}"
         raise RequestError("gpus", "nodes", nodes, problem, [len(hosts)])
     if total > MAX_RANKS:
         raise RequestError("gpus", "gpus-per-node", named, f"makes {total} GPUs, more than {MAX_RANKS}")
     if gpus is not None and gpus > total:
-        raise RequestError("gpus", "gpus", gpus, f"--gpus-per-node {named} makes {total} GPUs", [total])
+        raise RequestError("gpus", "gpus", gpus, f"--gpus-per-node {named} makes {counted(total, 'GPU')}", [total])
     is_part = gpus is not None and len({*hosts}) == 1  # spread evenly, a part could take more hosts than there are
     return gpus or total, filled(gpus or total, hosts).sizes if is_part else hosts
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from hybridgen.errors import Change, RequestError
+from hybridgen.errors import Change, RequestError, counted
 from hybridgen.plan.axes import Degree, Value
 from hybridgen.plan.numbers import divisors
 from hybridgen.plan.plan import Plan
@@ -92,7 +92,7 @@ def _largest(ask: Ask, closest: Rejected) -> str:
 def _hint(ask: Ask, found: Recommendation) -> str:
     """What _with_more() found: "32 GPUs as cfg2 tp8 ulysses2 (14 GB, 12.3 s)"."""
     best, gpus = found.best, found.ask.gpus
-    name = f"{gpus} GPUs as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
+    name = f"{counted(gpus, 'GPU')} as {best.config}" if gpus != ask.gpus else f"{best.config}, which is approximate"
     return f"{name} ({best.peak / 1e9:.0f} GB, {best.cost.clip:,.{0 if best.cost.clip >= 100 else 1}f} s)"
 
 
@@ -141,7 +141,7 @@ def _no_plan(ask: Ask) -> RequestError:
             return _with_others(ask, broken)
     if too_wide := _laid_over(ask):
         return _with_other_width(ask, too_wide)
-    problem = f"no legal plan has {ask.gpus} GPUs" + (f" with {_named(ask)}" if ask.fixed else "")
+    problem = f"no legal plan has {counted(ask.gpus, 'GPU')}" + (f" with {_named(ask)}" if ask.fixed else "")
     if len(ask.fixed) > 1 and ask.gpus % given.world:
         problem += f": that takes a multiple of {given.world}"
     return _with_others(ask, RequestError("no-plan", "", None, problem))
