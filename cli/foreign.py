@@ -58,8 +58,8 @@ PEERS = {
 """Flags that exist here under another name; those of strategies are declared with the strategies."""
 
 INSTEAD = {
-    "a run makes one clip; start one for every prompt": "batch batch-size data-parallel-degree dp-size num-videos "
-    "num-outputs-per-prompt num-videos-per-prompt",
+    "a rank makes one clip at a time; --prompts and --count make many, --replicas several at once": "batch "
+    "batch-size data-parallel-degree dp-size num-videos num-outputs-per-prompt num-videos-per-prompt",
     "weights stay on the GPUs; tp and pipefusion split them": "cpu-offload dit-cpu-offload dit-fsdp "
     "dit-layerwise-offload enable-cpu-offload enable-model-cpu-offload enable-sequential-cpu-offload fsdp offload "
     "offload-model t5-cpu t5-fsdp text-encoder-cpu-offload use-cpu-offload use-fsdp-inference",

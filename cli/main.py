@@ -16,7 +16,6 @@ from typer.exceptions import TyperException
 
 from hybridgen.cli import text
 from hybridgen.cli.verb import LazyVerbs, NobodyReads, built
-from hybridgen.distributed.lookout import leave
 from hybridgen.distributed.signals import Stopped, raise_on_signals
 from hybridgen.engine import environment
 from hybridgen.errors import PREEMPTED, RequestError, RunFailed
@@ -87,7 +86,9 @@ def main() -> None:
     code = call(sys.argv[1:])
     with suppress(RequestError):
         if code == 0 and sys.argv[1:2] in (["run"], ["decode"]) and (here := environment.joined_rank()):
-            leave(here)
+            from hybridgen.distributed import lookout
+
+            lookout.leave(here)
     sys.exit(code)
 
 
@@ -113,7 +114,7 @@ def _called(arguments: list[str]) -> int:
     """The same but for what the system refuses, such as output that cannot be written. Raises OSError, SystemExit."""
     flags: dict[str, Any] = {}  # of the command, once they are read
     try:
-        code: Any = built(app)(arguments, standalone_mode=False, obj=flags)
+        code: Any = built(app)(arguments, prog_name="hybridgen", standalone_mode=False, obj=flags)
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if error.format_message():  # none: help was shown, since no command of a group was given

@@ -45,7 +45,7 @@ def test_the_flags_of_other_tools_are_answered(
     first, *rest = capsys.readouterr().err.splitlines()
     assert says in first
     if here is None:
-        assert rest[-1].endswith(f"{verb} --help")
+        assert rest[-1] == f"  try:  hybridgen {verb} --help"
     else:
         assert rest[-1] == f"  try:  hybridgen {verb} {here}"
         assert call([verb, *shlex.split(here), *(["--dry-run"] if verb == "run" else [])]) == 0
@@ -60,6 +60,23 @@ def test_short_names_of_dtypes_are_taken(
     for words in (["--dtype", given], ["--set", f"runtime.dtype={given}"], ["--recipe", str(recipe)]):
         assert call(["run", "--model", "demo", "--dry-run", *words]) == 0
         assert capsys.readouterr().out.splitlines()[0].endswith(f", {whole}")
+
+
+@pytest.mark.parametrize("time", ["8:nan", "8:-3", "8:0:cfg2"])
+def test_a_time_that_is_none_is_not_proposed_again(time: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["plan", "--gpus", "8", "--anchor", time]) == 2
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == f"error[anchor]: --anchor {time}: must be a number of seconds above 0"
+    assert last == "  try:  hybridgen plan --gpus 8"
+
+
+def test_a_clip_for_every_prompt_is_named_where_other_tools_say_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["run", "--model", "demo", "-p", "x", "--batch-size", "4", "--dry-run"]) == 2
+    named = re.findall(r"--\w+", capsys.readouterr().err.splitlines()[0])
+    assert {"--prompts", "--count", "--replicas"} <= {*named}
+    assert call(["run", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(flag in page for flag in named[1:])
 
 
 @pytest.mark.parametrize("word", ["usage", "rule"])

@@ -119,7 +119,7 @@ def test_a_rank_whose_command_is_done_leaves_with_the_others(
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["hybridgen", *words.split()])
-    monkeypatch.setattr(command, "leave", left.append)
+    monkeypatch.setattr(lookout, "leave", left.append)
     monkeypatch.setattr(command, "raise_on_signals", lambda: None)
     with pytest.raises(SystemExit) as end:
         command.main()

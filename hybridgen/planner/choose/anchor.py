@@ -76,6 +76,8 @@ def read(given: str | float, template: Plan, hardware: Hardware, fixed: Fixed, k
     wrong = [one for one in registry.violations(plan) if one.flag not in registry.OVERLAID]
     if plan.world_size == gpus and not wrong:
         return _checked(text, seconds, best_order(plan, hardware), hardware)
+    if problem := _no_time(_time(text, seconds)):
+        raise _refused(text, problem, [])
     near = [f"{gpus}:{seconds.strip()}:{one.degrees.changed(vae=1)}" for one in nearest_plans(plan, gpus)]
     if not split.strip():
         problem = f"{gpus} GPUs can be split in several ways; which split was measured?"
@@ -110,18 +112,26 @@ def _split(text: str, split: str) -> Degrees:
     return Degrees(**found)
 
 
-def _checked(text: str, seconds: str, plan: Plan, hardware: Hardware) -> Anchor:
-    """The anchor of a plan. Raises RequestError (anchor) for a time that is none."""
-    predicted = cost(plan, hardware).denoise
+def _time(text: str, seconds: str) -> float:
+    """The seconds of an anchor, which may be no time. Raises RequestError (anchor) where they are no number."""
     taken = quantity.amount(seconds, quantity.SECONDS)
     try:
-        taken = float(seconds) if taken is None else taken
+        return float(seconds) if taken is None else taken
     except ValueError:
         raise _refused(text, f"is not {FORM}", ["54.3", "8:54.3:cfg2 ulysses4"]) from None
-    if not 0 < taken <= LONGEST:
-        limits = "above 0" if not taken > LONGEST else f"up to {LONGEST:,}"
-        problem = f"must be a number of seconds {limits}; predicted: {three_digits(predicted)}"
-        raise RequestError("anchor", "anchor", text, problem, tries=[{"anchor": None}])
+
+
+def _no_time(taken: float) -> str:
+    """What is wrong with a number of seconds; "" if nothing is."""
+    limits = f"up to {LONGEST:,}" if taken > LONGEST else "above 0"
+    return "" if 0 < taken <= LONGEST else f"must be a number of seconds {limits}"
+
+
+def _checked(text: str, seconds: str, plan: Plan, hardware: Hardware) -> Anchor:
+    """The anchor of a plan. Raises RequestError (anchor) for a time that is none."""
+    predicted, taken = cost(plan, hardware).denoise, _time(text, seconds)
+    if problem := _no_time(taken):
+        raise _refused(text, f"{problem}; predicted: {three_digits(predicted)}", [])
     return Anchor(text, taken, plan, predicted)
 
 
