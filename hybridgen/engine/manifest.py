@@ -13,7 +13,7 @@ from hybridgen.distributed.claims import claim
 from hybridgen.distributed.files import check_folder, read_bytes, written_whole
 from hybridgen.engine import record
 from hybridgen.engine.outputs import remove_stale
-from hybridgen.errors import RequestError
+from hybridgen.errors import RequestError, RunFailed
 
 RULE = "manifest"
 RULES = {
@@ -60,11 +60,14 @@ class Manifest:
         self.entries = self.at(self.path).entries
 
     def note(self, number: int, **entry: Any) -> None:
-        """Note what became of a clip, and write the file. Raises OSError."""
+        """Note what became of a clip, and write the file. Raises RunFailed (manifest)."""
         self.entries[number] = {"clip": number, **entry}
         lines = [json.dumps(self.entries[one], ensure_ascii=False) for one in sorted(self.entries)]
-        with written_whole(self.path) as part:
-            part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        try:
+            with written_whole(self.path) as part:
+                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        except OSError as error:
+            raise RunFailed(RULE, f"the manifest {self.path} cannot be written: {error.strerror}") from error
 
     def relative(self, path: Path) -> str:
         """A clip's file as an entry names it."""
