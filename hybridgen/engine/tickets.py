@@ -19,7 +19,8 @@ ENDS = ("done", "failed", "cancelled")
 """Kinds of the last event of a clip."""
 RULES = {
     "cancelled": "The clip was cancelled before it was complete; its engine makes others.",
-    "engine-closed": "An engine makes no clip after it was closed, or after its `with` block ended.",
+    "engine-closed": "An engine makes no clip after it was closed, or after its `with` block ended, and none for a "
+    "process that was forked, since its threads are in the one that made it.",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -59,11 +60,16 @@ class Queue:
     """Whether those that are made keep their state, and end."""
     aborted: bool = False
     """Whether those that were asked for are given up."""
+    owner: int = field(default_factory=os.getpid)
+    """The process in which threads take clips."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     """Guards all of these, and is notified when they change."""
 
     def submit(self, job: Job) -> Ticket:
         """Ask for a clip. Every clip of a queue has the same Job.setup. Raises RunFailed (engine-closed)."""
+        if os.getpid() != self.owner:  # where nobody takes clips, and a lock may be held for ever
+            problem = f"the engine belongs to process {self.owner}; this one, which was forked from it, needs its own"
+            raise RunFailed("engine-closed", problem)
         ticket = Ticket(job, self.cancel, self.on_event)
         with self.changed:
             if self.closing:

@@ -188,3 +188,21 @@ def test_an_engine_that_is_closed_at_once_waits_for_latents_that_are_done(
             ticket.result()
     (kept,) = tmp_path.iterdir()
     assert kept.name == "clip.latents.safetensors" and f"kept: {kept}" in failed.value.notes[0]
+
+
+def test_an_engine_refuses_a_process_that_was_forked_from_its_own(tmp_path: Path) -> None:
+    """Nobody would make the clip there, and its result would be waited for without end."""
+    reader, writer = os.pipe()
+    with engine() as made:
+        if (child := os.fork()) == 0:
+            try:
+                made.submit("a lighthouse", tmp_path / "no.mp4", **CLIPS[0])
+            except RunFailed as failure:
+                os.write(writer, failure.message.encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        with os.fdopen(reader) as said:
+            assert f"belongs to process {os.getpid()}" in said.read()
+        assert digest(tmp_path, made, **CLIPS[0])
