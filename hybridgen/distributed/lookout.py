@@ -84,10 +84,7 @@ def leave(here: JoinedRank) -> NoReturn:
             say(*RunFailed("rank-lost", f"rank {found[0]} of {here.world} failed: {problem}").lines())
             kill_stopped(pids[found[0]])
         time.sleep(0.02)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(0)
+    exit_now(0)
 
 
 class Lookout:
