@@ -32,6 +32,8 @@ class Manifest:
 
     path: Path
     entries: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
+    """Entries as they are written, as far as they were."""
 
     @classmethod
     def at(cls, path: Path) -> Manifest:
@@ -57,17 +59,22 @@ class Manifest:
         """Claim the file until this process ends, and read what another job wrote until now. Raises RequestError."""
         weakref.finalize(self, claim("manifest", self.path).release)
         remove_stale([self.path])
-        self.entries = self.at(self.path).entries
+        self.entries, self.lines = self.at(self.path).entries, {}
 
     def note(self, number: int, **entry: Any) -> None:
         """Note what became of a clip, and write the file. Raises RunFailed (manifest)."""
         self.entries[number] = {"clip": number, **entry}
-        lines = [json.dumps(self.entries[one], ensure_ascii=False) for one in sorted(self.entries)]
+        self.lines.pop(number, None)
         try:
             with written_whole(self.path) as part:
-                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+                part.write_text("".join(map(self._line, sorted(self.entries))), encoding="utf-8")
         except OSError as error:
             raise RunFailed(RULE, f"the manifest {self.path} cannot be written: {error.strerror}") from error
+
+    def _line(self, number: int) -> str:
+        if number not in self.lines:
+            self.lines[number] = f"{json.dumps(self.entries[number], ensure_ascii=False)}\n"
+        return self.lines[number]
 
     def relative(self, path: Path) -> str:
         """A clip's file as an entry names it."""
