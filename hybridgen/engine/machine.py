@@ -149,18 +149,21 @@ def check_machine(plan: Plan, device: str, replicas: int = 1) -> None:
         return
     if device == "cuda":
         count = count_gpus()
+        if plan.world_size <= count < world:
+            problem = f"of {counted(plan.world_size, 'GPU')} each are more than this machine has ({count})"
+            raise RequestError("gpus-present", "replicas", replicas, problem, [count // plan.world_size])
         if world > count:
             problem = f"this machine has {count}"
             nearest = f"a plan for {count}, or more machines under torchrun or srun"
             raise RequestError("gpus-present", "gpus", world, problem, nearest, [spread(world, max(count, 1)).torchrun])
         return
-    needed = replicas * sum(peak(plan, rank) for rank in range(plan.world_size))
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    one = sum(peak(plan, rank) for rank in range(plan.world_size))
+    needed, present = replicas * one, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    words = f"about {needed / 1e9:.0f} GB of memory, and this machine has {present / 1e9:.0f} GB"
+    if one <= present < needed:
+        raise RequestError("memory", "replicas", replicas, f"need {words}", [int(present // one)])
     if needed > present:
-        problem = (
-            f"without GPUs {plan.facts.name} needs about {needed / 1e9:.0f} GB of memory, and this machine has "
-            f"{present / 1e9:.0f} GB"
-        )
+        problem = f"without GPUs {plan.facts.name} needs {words}"
         raise RequestError("memory", "gpus", world, problem, "--model demo", [{"dry-run": ""}])
 
 

@@ -105,6 +105,7 @@ REFUSED = [
         "memory",
         "--gpus 72: without GPUs",
     ),
+    ("run --model demo -p x --count 2 --replicas 100000 --device cpu", "memory", "--replicas 100000: need about"),
     ("run --model demo -p x --ulysses_degree 2", "usage", "xDiT's --ulysses_degree is --ulysses here"),
     ("run --model demo -p x --ulyses 2", "usage", "--ulysses"),
     ("plan", "gpus", "--gpus: is missing"),

@@ -240,6 +240,9 @@ def test_more_gpus_than_a_machine_has_are_started_on_several(monkeypatch: pytest
     with pytest.raises(RequestError, match="--gpus 12: this machine has 8") as refusal:
         machine.check_machine(Plan(WAN22, CLIP, Degrees(cfg=2, ring=6)), "cuda")
     assert refusal.value.tries == ("torchrun --nnodes 2 --nproc-per-node 6 ... -m hybridgen run ...",)
+    machine.check_machine(Plan(WAN22, CLIP, Degrees(ring=3)), "cuda", replicas=2)
+    with pytest.raises(RequestError, match=r"--replicas 3: of 3 GPUs each are more than .* \(8\); nearest: 2"):
+        machine.check_machine(Plan(WAN22, CLIP, Degrees(ring=3)), "cuda", replicas=3)
 
 
 @pytest.mark.parametrize(
