@@ -79,7 +79,7 @@ def test_a_rank_that_dies_ends_the_job_once_and_started_again_it_goes_on(tmp_pat
     first, second = (rank.finish() for rank in ranks)
     assert (first.returncode, second.returncode) == (1, -signal.SIGKILL)
     assert first.stderr.count("error[rank-lost]: rank 1 of 2") == 1 and "1 of 3 clips are made" in first.stderr
-    assert [entry["status"] for entry in entries(tmp_path)] == ["done"]
+    assert [entry["status"] for entry in entries(tmp_path)] == ["done", "begun", "begun"]
     on = [rank.finish() for rank in joined(tmp_path, 2, *words, "--resume")]
     assert on[0].returncode == 0 and "resume   after step" in on[0].stderr and "1 there already" in on[0].stderr
     assert [entry["status"] for entry in entries(tmp_path)] == ["done"] * 3

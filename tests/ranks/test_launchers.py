@@ -90,6 +90,8 @@ def test_closed_streams_do_not_end_a_run(tmp_path: Path) -> None:
     kept: list[Any] = []
 
     def closed() -> None:
+        os.close(reader)
+        os.close(writer)
         os.closerange(1, 3)
         sys.stdout = sys.stderr = None  # as the interpreter has it
 

@@ -139,7 +139,7 @@ def test_a_job_that_is_to_fail_fast_ends_with_its_first_failure(
         job(tmp_path, ["one", "kills", "two"], told, fail_fast=True)
     assert not told.lost and any("1 of 3 clips are made" in note for note in failed.value.notes)
     entries = [json.loads(line) for line in Path("p.manifest.jsonl").read_text().splitlines()]
-    assert [entry["status"] for entry in entries] == ["done", "failed"]
+    assert [entry["status"] for entry in entries] == ["done", "failed", "begun"]
     found = job(tmp_path, ["one", "two", "three"], told, manifest=Path("other.jsonl"), overwrite=True)
     assert found.made == 3
 

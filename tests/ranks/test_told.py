@@ -188,7 +188,7 @@ def test_a_clip_that_is_complete_is_said_to_be_however_the_run_ends(tmp_path: Pa
     from hybridgen.engine import launch
     from hybridgen.engine.job import CLIP_DONE, LATENTS_DONE
 
-    status, job = Status(1), SimpleNamespace(parts=[])
+    status, job = Status(1), SimpleNamespace(parts=[], files=[])
     clip, latents = tmp_path / "clip.mp4", tmp_path / "clip.latents.safetensors"
     status.mark(LATENTS_DONE, str(latents))
     status.mark(CLIP_DONE, str(clip))
