@@ -88,11 +88,12 @@ def exit_now(code: int) -> NoReturn:
 
 def remove_stale(folders: Iterable[Path]) -> None:
     """Remove the locks that processes which were killed have left in these folders."""
-    start = OWNER.partition("{}")[0]
+    start, here = OWNER.partition("{}")[0], f" on {socket.gethostname()}"  # where locks of other hosts may not be seen
     for folder in folders:
         for lock in folder.glob(".*.lock"):
             with suppress(OSError, ValueError, Busy):
-                if lock.read_text(errors="replace").startswith(start):
+                text = lock.read_text(errors="replace")
+                if text.startswith(start) and text.endswith(here):
                     Claim(lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))).release()
 
 

@@ -107,7 +107,7 @@ def _pair(folder: Folder, name: str, value: Any) -> tuple[str | None, str]:
 
 
 def _part(parts: Iterable[Part], library: str, kind: str) -> Part | None:
-    return next((part for part in parts if part.library == library and kind in part.classes), None)
+    return next((part for part in parts if part.package == library and kind in part.classes), None)
 
 
 def _look_at_part(folder: Folder, name: str, part: Part) -> None:
@@ -129,7 +129,7 @@ def _look_at_part(folder: Folder, name: str, part: Part) -> None:
     if config.get("_class_name", part.classes[0]) not in part.classes:
         problem = f"{file}: _class_name is {ascii(config['_class_name'])[:80]}, not {part.classes[0]}"
         raise folder.refused(problem, rule="unsupported-pipeline")
-    tensors = folder.tensors(name, (STEM[part.library],))
+    tensors = folder.tensors(name, (STEM[part.package],))
     _check_types(folder, name, tensors)
     if part.shapes is not None:
         named = {_renamed(part, key): stored for key, stored in tensors.items()}

@@ -17,9 +17,9 @@ from hybridgen.models.shapes import Tensors
 
 @dataclass(frozen=True)
 class Part:
-    """A kind of component, as model_index.json names it by library and class."""
+    """A kind of component, as model_index.json names it by package and class."""
 
-    library: str
+    package: str
     classes: tuple[str, ...]
     config: str = "config.json"
     """Its file with a configuration; "" where hybridgen looks at none."""
